@@ -1,0 +1,103 @@
+/*
+ * The kernels as the host sees them: argument structs, device state, and one table of addresses.
+ * Plain C; included by host C, by CUDA sources and by the emulation.
+ *
+ * A kernel takes one argument struct by value. llane_kernel_table[k] is what llane_gpu_launch()
+ * wants: on CUDA the host stub's address for cudaLaunchKernelExC, in the emulation a
+ * `void thread(const void *args)` that runs one CUDA thread.
+ */
+#ifndef LLANE_KERNELS_TABLE_H
+#define LLANE_KERNELS_TABLE_H
+
+#include <stdint.h>
+
+enum {
+    LLANE_MAX_RANKS = 16,
+    LLANE_MAX_BLOCKS = 64,   /* cells a lane has; no launch is wider */
+    LLANE_LINE_BYTES = 16,   /* an LL line: two 8-byte halves {32-bit payload, 32-bit flag} */
+    LLANE_LINE_PAYLOAD = 8,  /* bytes of the message that one line carries */
+    LLANE_STRIPE_BYTES = 128 /* what one operation zeroes in each slot, see cells.cuh */
+};
+
+/*
+ * One per possible block, device memory of the owner; written by its kernels alone. All equal
+ * between launches. Read and written as one aligned 16-byte word.
+ */
+struct llane_cell {
+    uint32_t ll_op;       /* number of the next LL operation = its flag; never 0 */
+    uint32_t sentinel_op; /* number of the next sentinel operation */
+    uint32_t busy;        /* a kernel is between entry and exit on this lane */
+    uint32_t dead;        /* LLANE_DEAD_*: later kernels leave at once */
+};
+
+enum {
+    LLANE_DEAD_NOT = 0,
+    LLANE_DEAD_ABORT = 1,   /* the abort word was raised while a kernel polled */
+    LLANE_DEAD_OVERLAP = 2, /* two kernels of one lane ran at once */
+};
+
+/*
+ * Mapped host memory, one per lane, alive as long as the process. `abort` is written by the host
+ * and read by polling kernels; `dead` is written by a kernel that gave up (LLANE_DEAD_*) and read
+ * by the host.
+ */
+struct llane_lane_words {
+    uint32_t abort;
+    uint32_t dead;
+};
+
+enum llane_kernel_op { LLANE_OP_SUM = 0, LLANE_OP_AVG = 1 };
+
+/*
+ * A slot is what one source rank writes and this rank reads: two generations of slot_bytes each,
+ * generation g at +g * slot_bytes. slot_bytes is a multiple of LLANE_STRIPE_BYTES.
+ */
+struct llane_one_shot_args {
+    const void *in;  /* count elements, element-aligned */
+    void *out;       /* may equal in */
+    uint64_t count;  /* > 0; count * size <= slot_bytes / 2 */
+    uint64_t slot_bytes;
+    uint32_t rank, n_ranks;
+    uint32_t op;                       /* enum llane_kernel_op */
+    uint32_t spins_per_look;           /* polls between two looks at the abort word */
+    uint8_t *send[LLANE_MAX_RANKS];    /* peer memory: this rank's slot at rank r; own entry unused */
+    uint8_t *recv[LLANE_MAX_RANKS];    /* own memory: rank r's slot here; own entry unused */
+    struct llane_cell *cells;          /* LLANE_MAX_BLOCKS of them, own memory */
+    struct llane_lane_words *words;    /* device address of the mapped host words */
+};
+
+/*
+ * The probe: LLANE_PROBE_SEND stores a pattern derived from nonce, source and destination into every
+ * peer's probe area, LLANE_PROBE_CHECK polls this rank's own areas for the peers' patterns until all
+ * came or deadline_ns of the GPU's global timer passed. One block.
+ */
+enum { LLANE_PROBE_BYTES = 1024 };
+struct llane_probe_args {
+    uint64_t nonce;
+    uint64_t timeout_ns;
+    uint32_t rank, n_ranks;
+    uint8_t *send[LLANE_MAX_RANKS]; /* peer memory: this rank's LLANE_PROBE_BYTES area at rank r */
+    uint8_t *recv[LLANE_MAX_RANKS]; /* own memory: rank r's area here, zeroed before the verdict */
+    uint32_t *result;               /* mapped host memory, n_ranks words: see LLANE_PROBE_* */
+    struct llane_lane_words *words;
+};
+enum { LLANE_PROBE_PENDING = 0, LLANE_PROBE_GOOD = 1, LLANE_PROBE_MISSING = 2, LLANE_PROBE_WRONG = 3 };
+
+enum llane_kernel {
+    LLANE_KERNEL_PROBE_SEND,
+    LLANE_KERNEL_PROBE_CHECK,
+    LLANE_KERNEL_ONE_SHOT_LL_F32,
+    LLANE_KERNEL_ONE_SHOT_LL_F16,
+    LLANE_KERNEL_ONE_SHOT_LL_BF16,
+    LLANE_N_KERNELS
+};
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+extern const void *const llane_kernel_table[LLANE_N_KERNELS];
+#ifdef __cplusplus
+}
+#endif
+
+#endif

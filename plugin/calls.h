@@ -1,0 +1,20 @@
+/*
+ * calls: what llane does with each NCCL call it takes over. One function a call; `nccl` is the copy
+ * the caller meant. Any call that llane does not fully understand goes to nccl->X, whose return
+ * code is the answer.
+ *
+ * Threads: any. Blocking: as the NCCL call itself (LLANE_WAIT apart). Errors: NCCL's.
+ */
+#ifndef LLANE_CALLS_H
+#define LLANE_CALLS_H
+
+#include "real_nccl.h"
+
+#define LLANE_DECLARE(name, since, params, args)                                                   \
+    ncclResult_t llane_call_##name(const struct llane_nccl *nccl, LLANE_LIST params);
+#define LLANE_DECLARE_VOID(name, since) ncclResult_t llane_call_##name(const struct llane_nccl *nccl);
+LLANE_NCCL_TAKEN(LLANE_DECLARE, LLANE_DECLARE_VOID)
+#undef LLANE_DECLARE
+#undef LLANE_DECLARE_VOID
+
+#endif

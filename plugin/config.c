@@ -1,0 +1,181 @@
+#include "config.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <pthread.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <unistd.h>
+
+#include "err.h"
+#include "log.h"
+
+struct row {
+    const char *variable;
+    enum llane_config_kind kind;
+    uint64_t def, min, max;
+    const char *doc;
+    size_t offset;
+};
+
+static const struct row rows[] = {
+#define LLANE_ROW(field, variable, kind, def, min, max, doc)                                       \
+    {"LLANE_" #variable, LLANE_KIND_##kind, def, min, max, doc,                                    \
+     offsetof(struct llane_config, field)},
+    LLANE_CONFIG(LLANE_ROW)
+#undef LLANE_ROW
+};
+enum { N_ROWS = sizeof rows / sizeof rows[0] };
+
+static struct llane_config the_config;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+extern char **environ;
+
+static uint64_t *field_of(struct llane_config *config, const struct row *row) {
+    return (uint64_t *)((char *)config + row->offset);
+}
+
+/* A set-uid process gets no settings from whoever started it. */
+static const char *read_env(const char *name) { return secure_getenv(name); }
+
+int llane_config_parse(enum llane_config_kind kind, const char *text, uint64_t min, uint64_t max,
+                       uint64_t *out) {
+    if (!isdigit((unsigned char)text[0])) {
+        return LLANE_EINVAL;
+    }
+    char *end;
+    errno = 0;
+    uint64_t value = strtoull(text, &end, 10);
+    if (errno) {
+        return LLANE_EINVAL;
+    }
+    if (kind == LLANE_KIND_SIZE && *end) {
+        static const char suffixes[] = "KMG";
+        const char *suffix = strchr(suffixes, toupper((unsigned char)*end));
+        if (!suffix) {
+            return LLANE_EINVAL;
+        }
+        unsigned shift = 10u * (unsigned)(suffix - suffixes + 1);
+        if (value > UINT64_MAX >> shift) {
+            return LLANE_EINVAL;
+        }
+        value <<= shift;
+        end++;
+    }
+    if (*end || value < min || value > max) {
+        return LLANE_EINVAL;
+    }
+    *out = value;
+    return 0;
+}
+
+/* "64K" where it is a whole number of K, as the user would write it. */
+static void format_value(const struct row *row, uint64_t value, char *text, size_t bytes) {
+    static const char *const suffixes[] = {"", "K", "M", "G"};
+    int step = 0;
+    while (row->kind == LLANE_KIND_SIZE && step < 3 && value && value % 1024 == 0) {
+        value /= 1024;
+        step++;
+    }
+    snprintf(text, bytes, "%" PRIu64 "%s", value, suffixes[step]);
+}
+
+static const struct row *find_row(const char *name, size_t length) {
+    for (int i = 0; i < N_ROWS; i++) {
+        if (strlen(rows[i].variable) == length && !strncmp(rows[i].variable, name, length)) {
+            return &rows[i];
+        }
+    }
+    return NULL;
+}
+
+static void warn_about_unknown_names(void) {
+    for (char **entry = environ; entry && *entry; entry++) {
+        const char *equals = strchr(*entry, '=');
+        if (strncmp(*entry, "LLANE_", 6) != 0 || !equals) {
+            continue;
+        }
+        size_t length = (size_t)(equals - *entry);
+        if (!find_row(*entry, length)) {
+            LLANE_WARN("%.*s is not a variable of this version of llane and is ignored (docs/config.md lists them)",
+                       (int)length, *entry);
+        }
+    }
+}
+
+static void parse_all(void) {
+    for (int i = 0; i < N_ROWS; i++) {
+        *field_of(&the_config, &rows[i]) = rows[i].def;
+    }
+    for (int i = 0; i < N_ROWS; i++) {
+        const struct row *row = &rows[i];
+        const char *text = read_env(row->variable);
+        if (!text || !text[0]) {
+            continue;
+        }
+        if (llane_config_parse(row->kind, text, row->min, row->max, field_of(&the_config, row))) {
+            char min[32], max[32], def[32];
+            format_value(row, row->min, min, sizeof min);
+            format_value(row, row->max, max, sizeof max);
+            format_value(row, row->def, def, sizeof def);
+            LLANE_WARN("%s=%s is not accepted: it takes %s to %s%s; %s is used", row->variable, text,
+                       min, max, row->kind == LLANE_KIND_SIZE ? " (bytes; K, M, G allowed)" : "",
+                       def);
+        }
+    }
+    warn_about_unknown_names();
+}
+
+const struct llane_config *llane_config(void) {
+    pthread_once(&once, parse_all);
+    return &the_config;
+}
+
+void llane_config_describe(char *text, size_t bytes) {
+    const struct llane_config *config = llane_config();
+    size_t used = 0;
+    text[0] = '\0';
+    for (int i = 0; i < N_ROWS && used < bytes; i++) {
+        uint64_t value = *field_of((struct llane_config *)config, &rows[i]);
+        if (value != rows[i].def) {
+            char shown[32];
+            format_value(&rows[i], value, shown, sizeof shown);
+            used += (size_t)snprintf(text + used, bytes - used, "%s%s=%s", used ? " " : "",
+                                     rows[i].variable, shown);
+        }
+    }
+    if (!used) {
+        snprintf(text, bytes, "defaults");
+    }
+}
+
+const char *llane_config_getenv(const char *name) { return getenv(name); }
+
+int llane_config_debug_is_info(void) {
+    const char *level = read_env("NCCL_DEBUG");
+    return level && (!strcasecmp(level, "INFO") || !strcasecmp(level, "ABORT") ||
+                     !strcasecmp(level, "TRACE"));
+}
+
+int llane_config_is_preloaded(const char *name) {
+    const char *list = read_env("LD_PRELOAD");
+    return list && strstr(list, name);
+}
+
+void llane_config_write_doc(FILE *file) {
+    fprintf(file, "# Variables\n\n"
+                  "Generated from plugin/config_table.h; `make docs/config.md` writes it anew.\n\n"
+                  "| variable | accepts | default | meaning |\n| --- | --- | --- | --- |\n");
+    for (int i = 0; i < N_ROWS; i++) {
+        char min[32], max[32], def[32];
+        format_value(&rows[i], rows[i].min, min, sizeof min);
+        format_value(&rows[i], rows[i].max, max, sizeof max);
+        format_value(&rows[i], rows[i].def, def, sizeof def);
+        fprintf(file, "| `%s` | %s to %s | %s | %s |\n", rows[i].variable, min, max, def,
+                rows[i].doc);
+    }
+}

@@ -1,0 +1,44 @@
+/*
+ * config: the process's settings, read once from the environment; the only module that calls getenv.
+ *
+ * Owns: one immutable struct. Threads: any; the first caller parses. Blocking: no. Errors: a bad
+ * value is warned about once, with variable, value and range, and the default is used; unknown
+ * LLANE_* names are warned about.
+ */
+#ifndef LLANE_CONFIG_H
+#define LLANE_CONFIG_H
+
+#include <stdint.h>
+#include <stdio.h>
+
+#include "config_table.h"
+
+struct llane_config {
+#define LLANE_FIELD(field, variable, kind, def, min, max, doc) uint64_t field;
+    LLANE_CONFIG(LLANE_FIELD)
+#undef LLANE_FIELD
+};
+
+const struct llane_config *llane_config(void);
+
+/* Every setting that is not at its default, "NAME=value NAME=value"; "defaults" if none. */
+void llane_config_describe(char *text, size_t bytes);
+
+/* The environment as NCCL's env plugin door hands it on. */
+const char *llane_config_getenv(const char *name);
+
+/* NCCL_DEBUG asks for INFO or more: governs lines written before NCCL's logger is known. */
+int llane_config_debug_is_info(void);
+
+/* 1 if name stands in LD_PRELOAD: tells the preload door from the others. */
+int llane_config_is_preloaded(const char *name);
+
+/* Parses one value of a table row's kind; 0 or LLANE_EINVAL. For the parser and its tests. */
+enum llane_config_kind { LLANE_KIND_BOOL, LLANE_KIND_INT, LLANE_KIND_SIZE };
+int llane_config_parse(enum llane_config_kind kind, const char *text, uint64_t min, uint64_t max,
+                       uint64_t *out);
+
+/* docs/config.md, generated. */
+void llane_config_write_doc(FILE *file);
+
+#endif

@@ -1,0 +1,33 @@
+/*
+ * Every variable that llane reads, one row each. It generates struct llane_config, the parser, the
+ * start-up line and docs/config.md.
+ *
+ * X(field, kind, default, minimum, maximum, doc): the variable is LLANE_ and the upper-case name.
+ * Kinds: BOOL (0 or 1), INT, SIZE (bytes; K, M and G are powers of 1024). Field names end in their
+ * unit.
+ */
+#ifndef LLANE_CONFIG_TABLE_H
+#define LLANE_CONFIG_TABLE_H
+
+#define LLANE_CONFIG(X)                                                                            \
+    X(enable, ENABLE, BOOL, 1, 0, 1,                                                               \
+      "0: llane is loaded and does nothing at all. On one rank: the others stay with NCCL.")       \
+    X(min_bytes, MIN_BYTES, SIZE, 0, 0, 1ull << 40,                                                \
+      "All-reduces smaller than this go to NCCL. Rank 0's value holds for its communicator.")      \
+    X(max_bytes, MAX_BYTES, SIZE, 256 << 10, 0, 64 << 20,                                          \
+      "All-reduces larger than this go to NCCL. Rank 0's value holds for its communicator.")       \
+    X(max_staging_bytes, MAX_STAGING, SIZE, 1ull << 30, 0, 1ull << 40,                             \
+      "Device memory that llane may take in this process; communicators beyond it stay with NCCL.") \
+    X(wait, WAIT, BOOL, 0, 0, 1,                                                                   \
+      "1: the first all-reduce of a communicator waits until its lane is live or refused "         \
+      "(benchmarks, tests). Set it on all ranks.")                                                 \
+    X(wait_timeout_ms, WAIT_TIMEOUT_MS, INT, 30000, 1, 86400000,                                   \
+      "How long LLANE_WAIT waits, in milliseconds; then NCCL carries on.")                         \
+    X(setup_timeout_ms, SETUP_TIMEOUT_MS, INT, 30000, 1, 86400000,                                 \
+      "Deadline of this rank's own steps of a set-up, in milliseconds.")                           \
+    X(probe_timeout_ms, PROBE_TIMEOUT_MS, INT, 2000, 1, 60000,                                     \
+      "How long the probe of peer memory may take, in milliseconds.")                              \
+    X(stats, STATS, BOOL, 0, 0, 1,                                                                 \
+      "1: prints calls per communicator by route and reason to stderr at exit.")
+
+#endif

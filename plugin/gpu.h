@@ -1,0 +1,122 @@
+/*
+ * gpu: everything llane asks of a GPU runtime, and the only door to it. gpu_cuda.c implements it on
+ * the CUDA runtime; tests/emu_gpu implements it on POSIX shared memory and fibers.
+ *
+ * Threads: every function may be called from any thread. "Current device" is per thread, as in CUDA.
+ * Blocking: none waits for the GPU, except those whose comment says so.
+ * Errors: 0 or LLANE_EGPU (LLANE_ENOSYS where the runtime lacks the feature); llane_gpu_error()
+ * returns this thread's last failure in words. No function leaves a sticky "last error" behind that
+ * the user's own error checks could trip over.
+ *
+ * Streams are the caller's cudaStream_t; NULL is the current device's legacy stream.
+ */
+#ifndef LLANE_GPU_H
+#define LLANE_GPU_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct CUstream_st;
+struct CUevent_st;
+struct CUgraph_st;
+struct CUgraphExec_st;
+
+const char *llane_gpu_error(void);
+/* "cuda 13.0, driver 13.0" or "emulation". Static storage. */
+const char *llane_gpu_runtime(void);
+
+/* ---- devices ---- */
+struct llane_gpu_identity {
+    uint8_t uuid[16]; /* MIG UUID where MIG is on */
+    int32_t cc_major, cc_minor;
+    int32_t n_sms;
+    char pci[16]; /* "0000:01:00.0" */
+};
+int llane_gpu_device_count(int *n_out);
+int llane_gpu_device_get(int *device_out);
+int llane_gpu_device_set(int device);
+int llane_gpu_identify(int device, struct llane_gpu_identity *out);
+
+/* ---- memory ---- */
+struct llane_gpu_ipc_handle {
+    uint8_t bytes[64];
+};
+/* Device memory on the current device; cudaMalloc. Contents undefined. */
+int llane_gpu_malloc(size_t bytes, void **out);
+/* Waits for every kernel on the device: tools and tests only, never a live path. */
+int llane_gpu_free(void *p);
+int llane_gpu_ipc_export(void *base, struct llane_gpu_ipc_handle *out);
+/* Maps a peer process's allocation on the current device. */
+int llane_gpu_ipc_open(const struct llane_gpu_ipc_handle *handle, void **out);
+/* Lets the current device reach peer_device, both in this process; done already is success. */
+int llane_gpu_peer_enable(int peer_device);
+/* Pinned, portable, mapped host memory, zeroed; device_out is what kernels use. Never freed by llane. */
+int llane_gpu_host_alloc(size_t bytes, void **host_out, void **device_out);
+int llane_gpu_memset_async(void *p, int byte, size_t bytes, struct CUstream_st *stream);
+/* Any direction (unified addressing). */
+int llane_gpu_memcpy_async(void *to, const void *from, size_t bytes, struct CUstream_st *stream);
+
+/* ---- streams and events ---- */
+/* Non-blocking with respect to the legacy stream. */
+int llane_gpu_stream_create(struct CUstream_st **out);
+int llane_gpu_stream_destroy(struct CUstream_st *stream);
+/* Waits for the stream. */
+int llane_gpu_stream_synchronize(struct CUstream_st *stream);
+/* done_out: 1 when all work so far has ended. */
+int llane_gpu_stream_query(struct CUstream_st *stream, int *done_out);
+/* timed: 1 if llane_gpu_event_elapsed_us() will be asked. */
+int llane_gpu_event_create(int timed, struct CUevent_st **out);
+int llane_gpu_event_destroy(struct CUevent_st *event);
+int llane_gpu_event_record(struct CUevent_st *event, struct CUstream_st *stream);
+int llane_gpu_event_query(struct CUevent_st *event, int *done_out);
+int llane_gpu_event_elapsed_us(struct CUevent_st *from, struct CUevent_st *to, float *us_out);
+/* Later work on the stream waits for the event's last record. */
+int llane_gpu_stream_wait_event(struct CUstream_st *stream, struct CUevent_st *event);
+
+/* ---- stream capture and graphs ---- */
+/* This thread's capture mode becomes relaxed, for the thread's life (helper threads). */
+int llane_gpu_capture_mode_relax(void);
+/* id_out: 0 when the stream is not capturing, else the capture's id (unique in the process). */
+int llane_gpu_capture_id(struct CUstream_st *stream, uint64_t *id_out);
+/* In a capture: a node that, at every replay, waits for the event's last record made outside. */
+int llane_gpu_capture_wait_external(struct CUstream_st *stream, struct CUevent_st *event);
+/*
+ * In a capture: a node that, at every replay, records event for work outside the graph. It hangs off
+ * what the stream has captured so far and is no predecessor of what the stream captures next.
+ * node_out names it for llane_gpu_capture_record_extend, valid while the capture lasts.
+ */
+int llane_gpu_capture_record_external(struct CUstream_st *stream, struct CUevent_st *event,
+                                      void **node_out);
+/* The record node additionally waits for what the stream has captured last. */
+int llane_gpu_capture_record_extend(struct CUstream_st *stream, void *node);
+/* For tools and tests: capture what this thread issues to stream (mode thread-local). */
+int llane_gpu_capture_begin(struct CUstream_st *stream);
+int llane_gpu_capture_end(struct CUstream_st *stream, struct CUgraphExec_st **exec_out);
+int llane_gpu_graph_launch(struct CUgraphExec_st *exec, struct CUstream_st *stream);
+int llane_gpu_graph_destroy(struct CUgraphExec_st *exec);
+
+/* ---- kernels ---- */
+struct llane_gpu_launch {
+    const void *kernel; /* from kernels/table.h */
+    const void *args;   /* the kernel's one argument struct, copied by the call */
+    size_t args_bytes;
+    uint32_t n_blocks;
+    uint32_t n_threads; /* a block, one dimension */
+    struct CUstream_st *stream;
+};
+int llane_gpu_launch(const struct llane_gpu_launch *launch);
+/*
+ * Loads the kernel on the current device (lazy loading would wait for a spinning kernel) and tells
+ * how many blocks of n_threads fit on one multiprocessor.
+ */
+int llane_gpu_kernel_load(const void *kernel, uint32_t n_threads, uint32_t *blocks_per_sm_out);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

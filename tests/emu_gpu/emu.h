@@ -1,0 +1,55 @@
+/*
+ * The emulated GPU beyond plugin/gpu.h: what test programs, the fake NCCL and the host-compiled
+ * kernels use. One shared library a process (libllane-emu.so), so that streams and memory are
+ * common to the plugin, the fake NCCL and the program.
+ *
+ * The process's "GPUs": EMU_DEVICES of them (default 8), restricted and renumbered by
+ * CUDA_VISIBLE_DEVICES as CUDA does. UUIDs depend on the physical number alone, so that two
+ * processes agree on which GPU is which.
+ */
+#ifndef LLANE_EMU_H
+#define LLANE_EMU_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct CUstream_st;
+
+/* Runs fn(arg) on the stream's worker in order (captured like any other work; then `arg` must live
+ * as long as the graph). It may block, as a NCCL kernel may. */
+int llane_emu_host_call(struct CUstream_st *stream, void (*fn)(void *arg), void *arg);
+
+/* ---- for kernels: one CUDA thread is one fiber ---- */
+struct llane_emu_thread {
+    uint32_t block, n_blocks, thread, n_threads;
+};
+/* The running fiber's place in its grid. */
+const struct llane_emu_thread *llane_emu_self(void);
+/* Lets other fibers run; called from every poll loop. Also lets other processes run when idle. */
+void llane_emu_yield(void);
+/* __syncthreads: all n_threads fibers of the block. */
+void llane_emu_block_barrier(void);
+/* Nanoseconds, monotonic: %globaltimer. */
+uint64_t llane_emu_timer_ns(void);
+/*
+ * Peer memory traffic, the only way that kernels touch slots. An 8-byte access is whole; a 16-byte
+ * access is two 8-byte accesses in random order with a possible yield between (torn).
+ */
+void llane_emu_store16(void *to, uint64_t low, uint64_t high);
+void llane_emu_load16(const void *from, uint64_t *low, uint64_t *high);
+
+/*
+ * Faults, read from the environment at load: EMU_FAULTS="mirror:2>0,drop:1>*,delay_us:0>1=500,..."
+ * (source>destination physical devices; kinds: mirror, drop, delay_us, flip). EMU_SEED seeds the fiber order
+ * and the tearing. EMU_FAIL="ipc_open,malloc,kernel_load" makes those calls fail in this process.
+ */
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
