@@ -23,6 +23,9 @@ struct CUstream_st;
  * as long as the graph). It may block, as a NCCL kernel may. */
 int llane_emu_host_call(struct CUstream_st *stream, void (*fn)(void *arg), void *arg);
 
+/* How often this process called llane_gpu_free(): tests assert that a live path never did. */
+uint64_t llane_emu_free_calls(void);
+
 /* ---- for kernels: one CUDA thread is one fiber ---- */
 struct llane_emu_thread {
     uint32_t block, n_blocks, thread, n_threads;
@@ -33,6 +36,8 @@ const struct llane_emu_thread *llane_emu_self(void);
 void llane_emu_yield(void);
 /* __syncthreads: all n_threads fibers of the block. */
 void llane_emu_block_barrier(void);
+/* __syncthreads_or: the barrier above; all get whether any fiber's value was not zero. */
+int llane_emu_block_or(int value);
 /* Nanoseconds, monotonic: %globaltimer. */
 uint64_t llane_emu_timer_ns(void);
 /*
