@@ -1,0 +1,283 @@
+# llane: see `make help`. Sources are found by wildcard: a new file in plugin/, kernels/ or tests/
+# takes part without a line here.
+
+V ?= release
+BUILD ?= build
+O := $(BUILD)/$(V)
+VERSION := 0.1.0
+PREFIX ?= /usr/local
+CC := $(if $(filter default,$(origin CC)),gcc,$(CC))
+CXX := $(if $(filter default,$(origin CXX)),g++,$(CXX))
+
+# Make is serial unless told: use every core when the user named no -j (make 4.3 does not show
+# makefiles its own -j, the command line does).
+ifeq ($(MAKELEVEL),0)
+ifeq ($(shell tr '\0' '\n' </proc/$$PPID/cmdline | grep -E '^(-[a-zA-Z]*j[0-9]*|--jobs.*)$$'),)
+MAKEFLAGS += -j$(shell nproc)
+endif
+endif
+.SECONDARY:
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := all
+ifndef VERBOSE
+.SILENT:
+endif
+# First line of a recipe; the commands themselves show with VERBOSE=1.
+start = @mkdir -p $(@D); echo '  $@'
+
+# ---- compilers and flags ----
+OPT_release := -O2 -g
+OPT_debug := -O0 -g3 -DLLANE_DEBUG
+OPT_asan := -O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=undefined
+OPT_tsan := -O1 -g -fsanitize=thread
+ifndef OPT_$(V)
+$(error V=$(V): choose release, debug, asan or tsan)
+endif
+comma := ,
+SANITIZED := $(filter asan tsan,$(V))
+WARN := -Wall -Wextra -Wpedantic -Werror
+INCLUDES := -Iext-headers -Iplugin -Ikernels -I.
+COMMON := $(OPT_$(V)) $(WARN) $(INCLUDES) -D_GNU_SOURCE -DLLANE_VERSION='"$(VERSION)"' -fPIC \
+    -ffile-prefix-map=$(CURDIR)=. -pthread
+C_FLAGS := -std=gnu11 $(COMMON) $(CFLAGS)
+CXX_FLAGS := -std=gnu++17 $(COMMON) $(CXXFLAGS)
+HIDDEN := -fvisibility=hidden
+# Kernels as host code: no entry/exit hooks, since a fiber switch would unbalance TSan's call stack.
+KERNEL_EMU_FLAGS := -x c++ -DLLANE_EMU -Itests/emu_gpu -fno-exceptions -fno-rtti $(HIDDEN) \
+    $(if $(filter tsan,$(V)),--param tsan-instrument-func-entry-exit=0)
+DEPFILE = -MMD -MP -MT $@ -MF $@.d
+# A test names what it needs beyond the usual in a line near its top: `// LDADD: -ldl`.
+LDADD = $(shell sed -n 's,^// LDADD: *,,p' $<)
+OWN_CFLAGS = $(shell sed -n 's,^// CFLAGS: *,,p' $<)
+
+# ---- CUDA and NCCL, where they are ----
+NVCC := $(firstword $(wildcard $(CUDA_HOME)/bin/nvcc) $(shell command -v nvcc) \
+    $(wildcard /usr/local/cuda/bin/nvcc))
+HAVE_CUDA := $(and $(NVCC),$(if $(SANITIZED),,yes))
+ifneq ($(HAVE_CUDA),)
+CUDA_HOME ?= $(patsubst %/bin/nvcc,%,$(realpath $(NVCC)))
+CUDA_LIB := $(firstword $(patsubst %/libcudart_static.a,%,$(wildcard $(addsuffix /libcudart_static.a,\
+    $(CUDA_HOME)/lib64 $(CUDA_HOME)/lib $(CUDA_HOME)/targets/$(shell uname -m)-linux/lib))))
+NVCC_KNOWS := $(patsubst compute_%,%,$(shell $(NVCC) --list-gpu-arch))
+# sm_70 is known to CUDA 12 and gone from CUDA 13.
+FAT_ARCHS := $(filter $(if $(filter 70,$(NVCC_KNOWS)),70 75) 80 86 89 90 100 120,$(NVCC_KNOWS))
+ARCHS ?= $(FAT_ARCHS)
+ARCHS_KEY := $(subst $(eval) ,-,$(strip $(ARCHS)))
+TEST_ARCHS := $(if $(filter file undefined,$(origin ARCHS)),90,$(ARCHS))
+TEST_KEY := $(subst $(eval) ,-,$(strip $(TEST_ARCHS)))
+endif
+# SASS for each, and the last one's PTX for GPUs to come.
+gencode = $(if $(filter native,$(1)),-arch=native,$(foreach a,$(1),\
+    -gencode arch=compute_$(a),code=sm_$(a)) \
+    -gencode arch=compute_$(lastword $(1)),code=compute_$(lastword $(1)))
+NVCC_FLAGS = -std=c++17 -O3 $(INCLUDES) --objdir-as-tempdir \
+    $(if $(shell $(NVCC) --help | grep -e --compress-mode),--compress-mode=size) \
+    -Xcompiler -fPIC,-fvisibility=hidden,-fno-threadsafe-statics,-fno-exceptions,-Wall
+NCCL_LIB := $(firstword $(patsubst %/libnccl.so.2,%,$(wildcard $(addsuffix /libnccl.so.2,\
+    $(addprefix $(NCCL_HOME)/,lib lib64) $(CUDA_LIB) /usr/lib/$(shell uname -m)-linux-gnu \
+    /usr/local/lib /usr/lib64))))
+CUDART := -L$(CUDA_LIB) -lcudart_static -ldl -lrt -lpthread
+NCCL_LINK := -L$(NCCL_LIB) -l:libnccl.so.2 -Wl,-rpath,$(NCCL_LIB)
+HAVE_GPU := $(wildcard /dev/nvidia[0-9]*)
+
+# ---- sources ----
+PLUGIN_SRCS := $(filter-out plugin/gpu_cuda.c,$(wildcard plugin/*.c))
+PLUGIN_OBJS := $(PLUGIN_SRCS:%.c=$(O)/%.o)
+# What takes over a process that it is linked into stays out of unit tests.
+DOOR_OBJS := $(filter $(O)/plugin/exports.o $(O)/plugin/door%,$(PLUGIN_OBJS))
+MODULES_AR := $(O)/libllane-modules.a
+KERNEL_SRCS := $(wildcard kernels/*.cu)
+KERNEL_EMU_OBJS := $(KERNEL_SRCS:%.cu=$(O)/emu/%.o)
+KERNEL_AR := $(O)/emu/libllane-kernels.a
+EMU_LIB := $(O)/emu/libllane-emu.so
+FAKE_NCCL := $(O)/emu/libnccl.so.2
+EMU_OBJS := $(addprefix $(O)/,$(addsuffix .o,$(wildcard $(addprefix tests/emu_gpu/*.,c cc S))))
+FAKE_OBJS := $(addprefix $(O)/,$(addsuffix .o,$(wildcard $(addprefix tests/fake_nccl/*.,c cc S))))
+EMU_PLUGIN := $(O)/emu/libnccl-tuner-llane.so
+CUDA_PLUGIN := $(if $(HAVE_CUDA),$(O)/libnccl-tuner-llane.so)
+TEST_PLUGIN := $(if $(HAVE_CUDA),$(O)/cuda-$(TEST_KEY)/libnccl-tuner-llane.so)
+DROP_INS := $(O)/emu/libnccl-llane.so $(if $(HAVE_CUDA),$(O)/libnccl-llane.so)
+# Tools: tools/X.c runs on the emulation as emu/llane-X and on a GPU as llane-X-gpu.
+TOOLS := $(patsubst tools/%.c,%,$(wildcard tools/*.c))
+
+.PHONY: all emu cuda tools programs
+all: emu tools cuda ## everything this machine can build (default)
+emu: $(EMU_PLUGIN) $(EMU_LIB) $(FAKE_NCCL) $(O)/emu/libnccl-llane.so ## the emulation alone
+cuda: $(CUDA_PLUGIN) $(if $(HAVE_CUDA),$(O)/libnccl-llane.so) ## the real object (ARCHS=)
+ifeq ($(HAVE_CUDA),)
+	@echo "no CUDA object: $(if $(SANITIZED),V=$(V) has none,nvcc not found)"
+endif
+tools: $(TOOLS:%=$(O)/emu/llane-%)
+
+# ---- plugin ----
+$(O)/plugin/%.o: plugin/%.c Makefile
+	$(start)
+	$(CC) $(C_FLAGS) $(HIDDEN) $(DEPFILE) -c $< -o $@
+$(O)/plugin/gpu_cuda.o: plugin/gpu_cuda.c Makefile
+	$(start)
+	$(CC) $(C_FLAGS) $(HIDDEN) -isystem $(CUDA_HOME)/include $(DEPFILE) -c $< -o $@
+$(O)/emu/kernels/%.o: kernels/%.cu Makefile
+	$(start)
+	$(CXX) $(CXX_FLAGS) $(KERNEL_EMU_FLAGS) $(DEPFILE) -c $< -o $@
+$(MODULES_AR): $(filter-out $(DOOR_OBJS),$(PLUGIN_OBJS))
+$(KERNEL_AR): $(KERNEL_EMU_OBJS)
+$(MODULES_AR) $(KERNEL_AR):
+	$(start)
+	rm -f $@
+	ar rcsD $@ $^
+
+# -z nodelete: NCCL closes plugins; -z defs: leave no undefined symbol to RTLD_NOW (ASan has some).
+PLUGIN_LINK = $(CC) -shared $(OPT_$(V)) -o $@ $(filter %.o,$^) -pthread -Wl,-z,nodelete \
+    $(if $(filter asan,$(V)),,-Wl,-z,defs) -Wl,-z,relro,-z,noexecstack,--build-id=sha1 \
+    -Wl,-soname,libnccl-tuner-llane.so -Wl,--exclude-libs,ALL \
+    -Wl,--version-script=plugin/exports.map $(LDFLAGS)
+$(EMU_PLUGIN): $(PLUGIN_OBJS) $(KERNEL_EMU_OBJS) $(EMU_LIB) plugin/exports.map
+	$(start)
+	$(PLUGIN_LINK) -L$(@D) -lllane-emu -Wl,-rpath,'$$ORIGIN' -ldl
+
+# 1: ARCHS, 2: their name in paths. Each set has its own folder, so that they do not disturb another.
+define cuda_object
+$(O)/cuda-$(2)/%.o: kernels/%.cu Makefile
+	$$(start)
+	$$(NVCC) $$(NVCC_FLAGS) $(call gencode,$(1)) -MMD -MP -MT $$@ -MF $$@.d -c $$< -o $$@
+$(O)/cuda-$(2)/libnccl-tuner-llane.so: $(PLUGIN_OBJS) $(O)/plugin/gpu_cuda.o \
+    $(KERNEL_SRCS:kernels/%.cu=$(O)/cuda-$(2)/%.o) plugin/exports.map
+	$$(start)
+	$$(PLUGIN_LINK) $$(CUDART)
+endef
+ifneq ($(HAVE_CUDA),)
+$(foreach k,$(sort $(ARCHS_KEY) $(TEST_KEY)),$(eval $(call cuda_object,$(subst -, ,$(k)),$(k))))
+# The one in use is the one built last, whatever ARCHS it has.
+.PHONY: FORCE
+$(O)/libnccl-tuner-llane.so: $(O)/cuda-$(ARCHS_KEY)/libnccl-tuner-llane.so FORCE
+	@cmp -s $< $@ || cp $< $@
+endif
+
+# The drop-in has no code: its NEEDED order is what it is for. The stub stands for any libnccl.
+$(O)/stub/libnccl.so.2: Makefile
+	$(start)
+	echo 'int llane_stub;' | $(CC) -shared -x c - -nostdlib -Wl,-soname,libnccl.so.2 -o $@
+$(O)/emu/libnccl-llane.so: $(EMU_PLUGIN)
+$(O)/libnccl-llane.so: $(CUDA_PLUGIN)
+$(DROP_INS): $(O)/stub/libnccl.so.2
+	$(start)
+	$(CC) -shared -nostdlib -o $@ -Wl,--no-as-needed -Wl,--allow-shlib-undefined -L$(@D) \
+	    -l:libnccl-tuner-llane.so $(O)/stub/libnccl.so.2 -Wl,-rpath,'$$ORIGIN' \
+	    -Wl,-soname,libnccl-llane.so -Wl,-z,noexecstack
+
+# ---- emulated GPU, fake NCCL (default visibility: programs and plugin share them) ----
+$(O)/tests/%.c.o: tests/%.c Makefile
+	$(start)
+	$(CC) $(C_FLAGS) -Itests/emu_gpu $(DEPFILE) -c $< -o $@
+$(O)/tests/%.cc.o: tests/%.cc Makefile
+	$(start)
+	$(CXX) $(CXX_FLAGS) -Itests/emu_gpu $(DEPFILE) -c $< -o $@
+$(O)/tests/%.S.o: tests/%.S Makefile
+	$(start)
+	$(CC) -I. $(DEPFILE) -c $< -o $@
+$(EMU_LIB): $(EMU_OBJS)
+	$(start)
+	$(CXX) -shared $(OPT_$(V)) -o $@ $(filter %.o,$^) -pthread -ldl -lrt \
+	    -Wl,-soname,libllane-emu.so -Wl,-z,nodelete,-z,noexecstack
+$(FAKE_NCCL): $(FAKE_OBJS) $(EMU_LIB) $(wildcard tests/fake_nccl/exports.map)
+	$(start)
+	$(CC) -shared $(OPT_$(V)) -o $@ $(filter %.o,$^) -pthread -L$(@D) -lllane-emu -ldl -lrt \
+	    -Wl,-soname,libnccl.so.2 -Wl,-rpath,'$$ORIGIN' -Wl,-z,relro,-z,lazy,-z,noexecstack \
+	    $(addprefix -Wl$(comma)--version-script=,$(filter %.map,$^))
+
+# ---- test programs ----
+TESTS ?= %
+pick = $(filter $(TESTS),$(basename $(wildcard $(1))))
+UNIT_TESTS := $(call pick,tests/unit/test_*.c tests/unit/test_*.cc tests/model/test_*.c tests/model/test_*.cc)
+EMU_TESTS := $(call pick,tests/emu/test_*.c)
+SCRIPT_TESTS := $(addsuffix .sh,$(call pick,$(foreach d,unit emu model,tests/$(d)/test_*.sh)))
+HELPERS := $(patsubst %.c,$(O)/%,$(wildcard tests/emu/prog_*.c tests/fixtures/prog_*.c)) \
+    $(patsubst %.c,$(O)/%.so,$(wildcard tests/emu/lib_*.c tests/fixtures/lib_*.c))
+# Other .c files of tests/emu are linked into each of its programs.
+EMU_SHARED := $(filter-out $(addprefix tests/emu/,test_% prog_% lib_%),$(wildcard tests/emu/*.c))
+# Tests that also run under a sanitizer have a line `// ALSO: tsan asan` near their top.
+also = $(basename $(if $(wildcard tests/*/test_*.c),$(shell grep -lE '^// ALSO:.*\b$(1)\b' \
+    $(addsuffix .c,$(UNIT_TESTS) $(EMU_TESTS)) 2>/dev/null)))
+TEST_FLAGS = $(C_FLAGS) -Itests -Itests/emu_gpu -Itests/fake_nccl $(OWN_CFLAGS)
+EMU_LINK := -L$(O)/emu -lllane-emu -Wl,-rpath,'$$ORIGIN/../../emu' -ldl -lrt -lm
+
+UNIT_DEPS := Makefile $(MODULES_AR) $(KERNEL_AR) $(EMU_LIB)
+UNIT_LINK = -o $@ $< $(MODULES_AR) $(KERNEL_AR) $(LDADD) -lcmocka $(EMU_LINK)
+# A unit test that asks for the fake NCCL has it built first.
+$(addprefix $(O)/,$(basename $(shell grep -ls '^// LDADD:.*libnccl' $(wildcard tests/unit/test_*.c*)))): $(FAKE_NCCL)
+$(O)/tests/%: tests/%.c $(UNIT_DEPS)
+	$(start)
+	$(CC) $(TEST_FLAGS) $(DEPFILE) $(UNIT_LINK)
+$(O)/tests/%: tests/%.cc $(UNIT_DEPS)
+	$(start)
+	$(CXX) $(CXX_FLAGS) -Itests -Itests/emu_gpu $(OWN_CFLAGS) $(DEPFILE) $(UNIT_LINK)
+$(EMU_TESTS:%=$(O)/%) $(filter-out %.so,$(HELPERS)): $(O)/tests/%: tests/%.c Makefile $(EMU_SHARED) $(FAKE_NCCL)
+	$(start)
+	$(CC) $(TEST_FLAGS) $(DEPFILE) -o $@ $< $(EMU_SHARED) $(LDADD) -lcmocka -L$(O)/emu \
+	    -l:libnccl.so.2 $(EMU_LINK)
+$(O)/tests/%.so: tests/%.c Makefile
+	$(start)
+	$(CC) $(TEST_FLAGS) $(DEPFILE) -shared -o $@ $< $(LDADD)
+programs: emu $(addprefix $(O)/,$(UNIT_TESTS) $(EMU_TESTS)) $(HELPERS) ## every test program
+
+$(O)/emu/llane-%: tools/%.c Makefile $(FAKE_NCCL) $(MODULES_AR)
+	$(start)
+	$(CC) $(TEST_FLAGS) $(DEPFILE) -o $@ $< $(MODULES_AR) -L$(@D) -l:libnccl.so.2 -lllane-emu \
+	    -Wl,-rpath,'$$ORIGIN' -ldl -lrt -lm
+$(O)/llane-%-gpu: tools/%.c Makefile $(O)/plugin/gpu_cuda.o $(MODULES_AR)
+	$(start)
+	$(CC) $(TEST_FLAGS) $(DEPFILE) -o $@ $< $(O)/plugin/gpu_cuda.o $(MODULES_AR) $(NCCL_LINK) \
+	    $(CUDART) -lm
+GPU_PROGRAMS := $(patsubst %.c,$(O)/%,$(wildcard tests/gpu1/*.c tests/gpun/*.c))
+$(GPU_PROGRAMS): $(O)/%: %.c Makefile $(O)/plugin/gpu_cuda.o $(MODULES_AR)
+	$(start)
+	$(CC) $(TEST_FLAGS) -isystem $(CUDA_HOME)/include $(DEPFILE) -o $@ $< $(O)/plugin/gpu_cuda.o \
+	    $(MODULES_AR) $(LDADD) $(NCCL_LINK) $(CUDART) -lm
+
+# ---- what people run (each looks after its dependencies first, so the work is a second make) ----
+.PHONY: test demo demo-gpu gpu-tests test-gpu model lint format install clean help
+RUN_ENV = LLANE_BUILD=$(abspath $(O)) LLANE_V=$(V) LLANE_OBJECTS='$(abspath $(EMU_PLUGIN) $(TEST_PLUGIN))'
+ALSO := $(if $(SANITIZED),,tsan asan)
+test: ## build and run every test that needs no GPU; TESTS=%name picks
+	@scripts/deps
+	+@$(MAKE) --no-print-directory programs tools $(TEST_PLUGIN)
+	+@$(foreach s,$(ALSO),$(if $(call also,$(s)),\
+	    $(MAKE) --no-print-directory V=$(s) emu $(addprefix $(BUILD)/$(s)/,$(call also,$(s))) &&)) true
+	@$(RUN_ENV) scripts/run_tests $(O) $(if $(filter %,$(TESTS)),scripts/check_exports) \
+	    $(addprefix $(O)/,$(UNIT_TESTS) $(EMU_TESTS)) $(SCRIPT_TESTS) \
+	    $(foreach s,$(ALSO),$(if $(call also,$(s)),$(BUILD)/$(s) $(addprefix $(BUILD)/$(s)/,$(call also,$(s)))))
+
+DEMO := $(if $(and $(HAVE_GPU),$(HAVE_CUDA),$(NCCL_LIB)),gpu,emu)
+demo: ## N ranks, sizes 8 B to 4 MiB: route, time and result of each
+	@scripts/deps
+	+@$(MAKE) --no-print-directory $(if $(filter gpu,$(DEMO)),ARCHS=native demo-gpu,emu tools)
+	@LLANE_BUILD=$(abspath $(O)) LLANE_V=$(V) LLANE_DEMO=$(DEMO) tools/demo
+demo-gpu: cuda $(TOOLS:%=$(O)/llane-%-gpu)
+gpu-tests: $(GPU_PROGRAMS) cuda ## the programs of tests/gpu1 and tests/gpun
+test-gpu: ## several ranks on one real GPU, with the installed NCCL
+	@scripts/deps
+	+@$(MAKE) --no-print-directory ARCHS=native gpu-tests demo-gpu
+	@LLANE_BUILD=$(abspath $(O)) LLANE_V=$(V) tests/gpu1/run.sh
+model: ## the deep model-checking runs (minutes, gigabytes)
+	@tests/model/run_deep.sh
+lint: ## format, clang-tidy, cppcheck, shellcheck, codespell, exports
+	@scripts/deps --lint
+	+@$(MAKE) --no-print-directory $(EMU_PLUGIN)
+	@CUDA_HOME='$(CUDA_HOME)' $(RUN_ENV) scripts/lint
+format: ## rewrite every source as .clang-format says
+	@scripts/lint --list | xargs -r clang-format -i
+
+LIBDIR = $(DESTDIR)$(PREFIX)/lib
+install: cuda ## PREFIX=/usr/local DESTDIR=
+	$(if $(HAVE_CUDA),,$(error nothing to install without nvcc: set CUDA_HOME))
+	install -d $(LIBDIR)
+	install -m 755 $(O)/libnccl-tuner-llane.so $(O)/libnccl-llane.so $(LIBDIR)
+	for kind in net profiler env; do \
+	    ln -sf libnccl-tuner-llane.so $(LIBDIR)/libnccl-$$kind-llane.so; done
+clean: ## remove $(BUILD)
+	rm -rf $(BUILD)
+help: ## this
+	@echo 'make [V=release|debug|asan|tsan] [ARCHS="80 90"|native] [BUILD=build] [NCCL_HOME=] [CUDA_HOME=] [VERBOSE=1]'
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 12
+
+-include $(shell find $(O) -name '*.d' 2>/dev/null)
