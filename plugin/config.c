@@ -93,6 +93,18 @@ static const struct row *find_row(const char *name, size_t length) {
     return NULL;
 }
 
+/* What the build and the tests set for their own programs, which then load the plugin. */
+static bool is_of_the_tests(const char *name, size_t length) {
+    static const char *const names[] = {"LLANE_BUILD", "LLANE_V", "LLANE_DEMO",
+                                        "LLANE_REQUIRE_GPUS"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        if (strlen(names[i]) == length && !strncmp(names[i], name, length)) {
+            return true;
+        }
+    }
+    return !strncmp(name, "LLANE_TEST_", 11);
+}
+
 static void warn_about_unknown_names(void) {
     for (char **entry = environ; entry && *entry; entry++) {
         const char *equals = strchr(*entry, '=');
@@ -100,7 +112,7 @@ static void warn_about_unknown_names(void) {
             continue;
         }
         size_t length = (size_t)(equals - *entry);
-        if (!find_row(*entry, length)) {
+        if (!find_row(*entry, length) && !is_of_the_tests(*entry, length)) {
             LLANE_WARN("%.*s is not a variable of this version of llane and is ignored (docs/config.md lists them)",
                        (int)length, *entry);
         }
