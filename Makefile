@@ -236,7 +236,7 @@ $(GPU_PROGRAMS): $(O)/%: %.c Makefile $(O)/plugin/gpu_cuda.o $(MODULES_AR)
 
 # ---- what people run (each looks after its dependencies first, so the work is a second make) ----
 .PHONY: test demo demo-gpu gpu-tests test-gpu model lint format install clean help
-RUN_ENV = LLANE_BUILD=$(abspath $(O)) LLANE_V=$(V) LLANE_OBJECTS='$(abspath $(EMU_PLUGIN) $(TEST_PLUGIN))'
+RUN_ENV = LLANE_BUILD=$(abspath $(O)) LLANE_V=$(V) LLANE_TEST_OBJECTS='$(abspath $(EMU_PLUGIN) $(TEST_PLUGIN))'
 ALSO := $(if $(SANITIZED),,tsan asan)
 test: ## build and run every test that needs no GPU; TESTS=%name picks
 	@scripts/deps
