@@ -37,9 +37,9 @@ comma := ,
 SANITIZED := $(filter asan tsan,$(V))
 WARN := -Wall -Wextra -Wpedantic -Werror
 INCLUDES := -Iext-headers -Iplugin -Ikernels -I.
-COMMON := $(OPT_$(V)) $(WARN) $(INCLUDES) -D_GNU_SOURCE -DLLANE_VERSION='"$(VERSION)"' -fPIC \
+COMMON := $(OPT_$(V)) $(WARN) $(INCLUDES) -DLLANE_VERSION='"$(VERSION)"' -fPIC \
     -ffile-prefix-map=$(CURDIR)=. -pthread
-C_FLAGS := -std=gnu11 $(COMMON) $(CFLAGS)
+C_FLAGS := -std=gnu11 -D_GNU_SOURCE= $(COMMON) $(CFLAGS)
 CXX_FLAGS := -std=gnu++17 $(COMMON) $(CXXFLAGS)
 HIDDEN := -fvisibility=hidden
 # Kernels as host code: no entry/exit hooks, since a fiber switch would unbalance TSan's call stack.
