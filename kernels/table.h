@@ -14,6 +14,7 @@
 enum {
     LLANE_MAX_RANKS = 16,
     LLANE_MAX_BLOCKS = 64,   /* cells a lane has; no launch is wider */
+    LLANE_MAX_THREADS = 512, /* a block; what the kernels are compiled for */
     LLANE_LINE_BYTES = 16,   /* an LL line: two 8-byte halves {32-bit payload, 32-bit flag} */
     LLANE_LINE_PAYLOAD = 8,  /* bytes of the message that one line carries */
     LLANE_STRIPE_BYTES = 128 /* what one operation zeroes in each slot, see cells.cuh */
@@ -24,7 +25,7 @@ enum {
  * between launches. Read and written as one aligned 16-byte word.
  */
 struct llane_cell {
-    uint32_t ll_op;       /* number of the next LL operation = its flag; never 0 */
+    uint32_t ll_op;       /* number of the next LL operation = its flag: 1, 2, .. 2^32-1, 2, 3, .. */
     uint32_t sentinel_op; /* number of the next sentinel operation */
     uint32_t busy;        /* a kernel is between entry and exit on this lane */
     uint32_t dead;        /* LLANE_DEAD_*: later kernels leave at once */
@@ -59,7 +60,7 @@ struct llane_one_shot_args {
     uint64_t slot_bytes;
     uint32_t rank, n_ranks;
     uint32_t op;                       /* enum llane_kernel_op */
-    uint32_t spins_per_look;           /* polls between two looks at the abort word */
+    uint32_t spins_per_look;           /* poll rounds between two looks at the abort word; > 0 */
     uint8_t *send[LLANE_MAX_RANKS];    /* peer memory: this rank's slot at rank r; own entry unused */
     uint8_t *recv[LLANE_MAX_RANKS];    /* own memory: rank r's slot here; own entry unused */
     struct llane_cell *cells;          /* LLANE_MAX_BLOCKS of them, own memory */

@@ -1,0 +1,150 @@
+/*
+ * The few things kernels ask of the machine. This file has them for CUDA; tests/emu_gpu has a twin,
+ * device_emu.cuh, with the same names for kernels compiled as host code (-DLLANE_EMU).
+ *
+ * llane_store16/llane_load16 are the only way that kernels touch a slot. An aligned 8-byte half
+ * arrives whole; the two halves of a line may arrive apart and in any order, and so may lines.
+ * Nothing here is a fence: a packet validates itself.
+ */
+#ifndef LLANE_KERNELS_DEVICE_CUH
+#define LLANE_KERNELS_DEVICE_CUH
+
+#include <stdint.h>
+
+#include "table.h"
+
+#ifdef LLANE_EMU
+
+#include "device_emu.cuh"
+
+#define LLANE_UNROLL
+
+/* As llane_store16, one half. */
+LLANE_DEVICE void llane_store8(void *to, uint64_t value)
+{
+    __atomic_store_n((uint64_t *)to, value, __ATOMIC_RELAXED);
+}
+
+#else
+
+#define LLANE_DEVICE static __device__ __forceinline__
+
+#define LLANE_KERNEL_DECLARE(name, args_type) extern "C" __global__ void name(args_type args)
+
+/* A kernel's head; its body names the argument struct `args`. */
+#define LLANE_KERNEL(name, args_type)                                                              \
+    extern "C" __global__ void __launch_bounds__(LLANE_MAX_THREADS)                                \
+        name(const __grid_constant__ args_type args)
+
+#define LLANE_UNROLL _Pragma("unroll")
+
+LLANE_DEVICE uint32_t llane_block_id()
+{
+    return blockIdx.x;
+}
+
+LLANE_DEVICE uint32_t llane_n_blocks()
+{
+    return gridDim.x;
+}
+
+LLANE_DEVICE uint32_t llane_thread_id()
+{
+    return threadIdx.x;
+}
+
+LLANE_DEVICE uint32_t llane_n_threads()
+{
+    return blockDim.x;
+}
+
+LLANE_DEVICE void llane_block_sync()
+{
+    __syncthreads();
+}
+
+/* A block sync that also tells every thread whether any thread's value was not zero. */
+LLANE_DEVICE int llane_block_or(int value)
+{
+    return __syncthreads_or(value);
+}
+
+/* Pairs with llane_load16 in the kernel of the rank that owns the slot. */
+LLANE_DEVICE void llane_store16(void *to, uint64_t low, uint64_t high)
+{
+    asm volatile("st.relaxed.sys.global.v2.b64 [%0], {%1, %2};" ::"l"(to), "l"(low), "l"(high)
+                 : "memory");
+}
+
+/* As llane_store16, one half. */
+LLANE_DEVICE void llane_store8(void *to, uint64_t value)
+{
+    asm volatile("st.relaxed.sys.global.b64 [%0], %1;" ::"l"(to), "l"(value) : "memory");
+}
+
+/* Pairs with llane_store16 in the kernel of the rank that fills the slot. */
+LLANE_DEVICE void llane_load16(const void *from, uint64_t *low_out, uint64_t *high_out)
+{
+    asm volatile("ld.relaxed.sys.global.v2.b64 {%0, %1}, [%2];"
+                 : "=l"(*low_out), "=l"(*high_out)
+                 : "l"(from)
+                 : "memory");
+}
+
+/* Pairs with llane_load_system32 of another kernel, or with a host access to a mapped word. */
+LLANE_DEVICE void llane_store_system32(uint32_t *to, uint32_t value)
+{
+    asm volatile("st.relaxed.sys.global.b32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
+}
+
+/* Pairs with llane_store_system32 of another kernel, or with a host access to a mapped word. */
+LLANE_DEVICE uint32_t llane_load_system32(const uint32_t *from)
+{
+    uint32_t value;
+
+    asm volatile("ld.relaxed.sys.global.b32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
+    return value;
+}
+
+/*
+ * Pairs with the llane_store_system32 that the previous kernel of the lane left the cell with; the
+ * end of that kernel orders the two. Volatile, because an overlapping kernel may be writing.
+ */
+LLANE_DEVICE struct llane_cell llane_load_cell(const struct llane_cell *from)
+{
+    struct llane_cell cell;
+
+    asm volatile("ld.relaxed.sys.global.v4.b32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(cell.ll_op), "=r"(cell.sentinel_op), "=r"(cell.busy), "=r"(cell.dead)
+                 : "l"(from)
+                 : "memory");
+    return cell;
+}
+
+/* One round of a poll loop failed. The hardware's other warps need no help. */
+LLANE_DEVICE void llane_poll_pause()
+{
+}
+
+LLANE_DEVICE uint64_t llane_timer_ns()
+{
+    uint64_t now;
+
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now)::"memory");
+    return now;
+}
+
+#endif
+
+/* Threads of the whole grid, and the running thread's number among them. */
+LLANE_DEVICE uint32_t llane_grid_threads()
+{
+    return llane_n_blocks() * llane_n_threads();
+}
+
+LLANE_DEVICE uint32_t llane_grid_thread()
+{
+    return llane_block_id() * llane_n_threads() + llane_thread_id();
+}
+
+#endif
