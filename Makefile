@@ -70,8 +70,8 @@ endif
 gencode = $(if $(filter native,$(1)),-arch=native,$(foreach a,$(1),\
     -gencode arch=compute_$(a),code=sm_$(a)) \
     -gencode arch=compute_$(lastword $(1)),code=compute_$(lastword $(1)))
-NVCC_FLAGS = -std=c++17 -O3 $(INCLUDES) --objdir-as-tempdir \
-    $(if $(shell $(NVCC) --help | grep -e --compress-mode),--compress-mode=size) \
+NVCC_FLAGS := -std=c++17 -O3 $(INCLUDES) --objdir-as-tempdir \
+    $(if $(HAVE_CUDA),$(if $(shell $(NVCC) --help | grep -e --compress-mode),--compress-mode=size)) \
     -Xcompiler -fPIC,-fvisibility=hidden,-fno-threadsafe-statics,-fno-exceptions,-Wall
 NCCL_LIB := $(firstword $(patsubst %/libnccl.so.2,%,$(wildcard $(addsuffix /libnccl.so.2,\
     $(addprefix $(NCCL_HOME)/,lib lib64) $(CUDA_LIB) /usr/lib/$(shell uname -m)-linux-gnu \
