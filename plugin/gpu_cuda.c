@@ -1,0 +1,429 @@
+/* gpu.h on the CUDA runtime, linked statically so that no version of it is asked of the user. */
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cuda_runtime_api.h>
+
+#include "err.h"
+#include "gpu.h"
+
+_Static_assert(sizeof(struct llane_gpu_ipc_handle) == sizeof(cudaIpcMemHandle_t), "IPC handle");
+
+static _Thread_local char last_error[256];
+
+const char *llane_gpu_error(void)
+{
+    return last_error;
+}
+
+/* Notes a failure of this file's own call, and takes it back out of the runtime's memory. */
+static int failed(const char *call, cudaError_t error)
+{
+    (void)cudaGetLastError();
+    snprintf(last_error, sizeof(last_error), "%s: %s (%s)", call, cudaGetErrorString(error),
+             cudaGetErrorName(error));
+    return error == cudaErrorNotSupported || error == cudaErrorCallRequiresNewerDriver
+               ? LLANE_ENOSYS
+               : LLANE_EGPU;
+}
+
+static int done(const char *call, cudaError_t error)
+{
+    return error == cudaSuccess ? 0 : failed(call, error);
+}
+
+/* "Not ready" is an answer, but the runtime remembers it like an error. */
+static int query(const char *call, cudaError_t error, int *done_out)
+{
+    *done_out = error == cudaSuccess;
+    if (error == cudaErrorNotReady) {
+        (void)cudaGetLastError();
+        return 0;
+    }
+    return done(call, error);
+}
+
+const char *llane_gpu_runtime(void)
+{
+    static _Thread_local char text[64];
+    int runtime = 0, driver = 0;
+
+    if (cudaRuntimeGetVersion(&runtime) != cudaSuccess ||
+        cudaDriverGetVersion(&driver) != cudaSuccess)
+        (void)cudaGetLastError();
+    snprintf(text, sizeof(text), "cuda %d.%d, driver %d.%d", runtime / 1000, runtime % 1000 / 10,
+             driver / 1000, driver % 1000 / 10);
+    return text;
+}
+
+/* ---- devices ---- */
+
+int llane_gpu_device_count(int *n_out)
+{
+    cudaError_t error = cudaGetDeviceCount(n_out);
+
+    if (error == cudaErrorNoDevice) {
+        (void)cudaGetLastError();
+        *n_out = 0;
+        return 0;
+    }
+    return done("cudaGetDeviceCount", error);
+}
+
+int llane_gpu_device_get(int *device_out)
+{
+    return done("cudaGetDevice", cudaGetDevice(device_out));
+}
+
+int llane_gpu_device_set(int device)
+{
+    return done("cudaSetDevice", cudaSetDevice(device));
+}
+
+int llane_gpu_identify(int device, struct llane_gpu_identity *out)
+{
+    struct cudaDeviceProp prop;
+    cudaError_t error = cudaGetDeviceProperties(&prop, device);
+
+    if (error != cudaSuccess)
+        return failed("cudaGetDeviceProperties", error);
+    memset(out, 0, sizeof(*out));
+    memcpy(out->uuid, prop.uuid.bytes, sizeof(out->uuid));
+    out->cc_major = prop.major;
+    out->cc_minor = prop.minor;
+    out->n_sms = prop.multiProcessorCount;
+    return done("cudaDeviceGetPCIBusId",
+                cudaDeviceGetPCIBusId(out->pci, (int)sizeof(out->pci), device));
+}
+
+/* ---- memory ---- */
+
+int llane_gpu_malloc(size_t bytes, void **out)
+{
+    return done("cudaMalloc", cudaMalloc(out, bytes));
+}
+
+int llane_gpu_free(void *p)
+{
+    return done("cudaFree", cudaFree(p));
+}
+
+int llane_gpu_ipc_export(void *base, struct llane_gpu_ipc_handle *out)
+{
+    cudaIpcMemHandle_t handle;
+    cudaError_t error = cudaIpcGetMemHandle(&handle, base);
+
+    if (error != cudaSuccess)
+        return failed("cudaIpcGetMemHandle", error);
+    memcpy(out->bytes, &handle, sizeof(handle));
+    return 0;
+}
+
+int llane_gpu_ipc_open(const struct llane_gpu_ipc_handle *handle, void **out)
+{
+    cudaIpcMemHandle_t copy;
+
+    memcpy(&copy, handle->bytes, sizeof(copy));
+    return done("cudaIpcOpenMemHandle",
+                cudaIpcOpenMemHandle(out, copy, cudaIpcMemLazyEnablePeerAccess));
+}
+
+int llane_gpu_peer_enable(int peer_device)
+{
+    cudaError_t error = cudaDeviceEnablePeerAccess(peer_device, 0);
+
+    if (error == cudaErrorPeerAccessAlreadyEnabled) {
+        (void)cudaGetLastError();
+        return 0;
+    }
+    return done("cudaDeviceEnablePeerAccess", error);
+}
+
+int llane_gpu_host_alloc(size_t bytes, void **host_out, void **device_out)
+{
+    cudaError_t error = cudaHostAlloc(host_out, bytes, cudaHostAllocPortable | cudaHostAllocMapped);
+
+    if (error != cudaSuccess)
+        return failed("cudaHostAlloc", error);
+    memset(*host_out, 0, bytes);
+    return done("cudaHostGetDevicePointer", cudaHostGetDevicePointer(device_out, *host_out, 0));
+}
+
+int llane_gpu_memset_async(void *p, int byte, size_t bytes, struct CUstream_st *stream)
+{
+    return done("cudaMemsetAsync", cudaMemsetAsync(p, byte, bytes, stream));
+}
+
+int llane_gpu_memcpy_async(void *to, const void *from, size_t bytes, struct CUstream_st *stream)
+{
+    return done("cudaMemcpyAsync", cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream));
+}
+
+/* ---- streams and events ---- */
+
+int llane_gpu_stream_create(struct CUstream_st **out)
+{
+    return done("cudaStreamCreateWithFlags", cudaStreamCreateWithFlags(out, cudaStreamNonBlocking));
+}
+
+int llane_gpu_stream_destroy(struct CUstream_st *stream)
+{
+    return done("cudaStreamDestroy", cudaStreamDestroy(stream));
+}
+
+int llane_gpu_stream_synchronize(struct CUstream_st *stream)
+{
+    return done("cudaStreamSynchronize", cudaStreamSynchronize(stream));
+}
+
+int llane_gpu_stream_query(struct CUstream_st *stream, int *done_out)
+{
+    return query("cudaStreamQuery", cudaStreamQuery(stream), done_out);
+}
+
+int llane_gpu_event_create(int timed, struct CUevent_st **out)
+{
+    return done("cudaEventCreateWithFlags",
+                cudaEventCreateWithFlags(out, timed ? cudaEventDefault : cudaEventDisableTiming));
+}
+
+int llane_gpu_event_destroy(struct CUevent_st *event)
+{
+    return done("cudaEventDestroy", cudaEventDestroy(event));
+}
+
+int llane_gpu_event_record(struct CUevent_st *event, struct CUstream_st *stream)
+{
+    return done("cudaEventRecord", cudaEventRecord(event, stream));
+}
+
+int llane_gpu_event_query(struct CUevent_st *event, int *done_out)
+{
+    return query("cudaEventQuery", cudaEventQuery(event), done_out);
+}
+
+int llane_gpu_event_elapsed_us(struct CUevent_st *from, struct CUevent_st *to, float *us_out)
+{
+    float ms = 0;
+    cudaError_t error = cudaEventElapsedTime(&ms, from, to);
+
+    if (error != cudaSuccess)
+        return failed("cudaEventElapsedTime", error);
+    *us_out = ms * 1000;
+    return 0;
+}
+
+int llane_gpu_stream_wait_event(struct CUstream_st *stream, struct CUevent_st *event)
+{
+    return done("cudaStreamWaitEvent", cudaStreamWaitEvent(stream, event, cudaEventWaitDefault));
+}
+
+/* ---- stream capture and graphs ---- */
+
+/* What a capturing stream stands at: the next node it captures will depend on `last`. */
+struct capture {
+    enum cudaStreamCaptureStatus status;
+    unsigned long long id;
+    cudaGraph_t graph;
+    const cudaGraphNode_t *last; /* the driver's array, valid until the stream's next call */
+    size_t n_last;
+};
+
+/* From 12.3 on edges carry data, and the calls that do not ask for it may refuse to answer. What this
+ * file adds are full dependencies, whatever the stream's own next edges would be. */
+static cudaError_t capture_look(cudaStream_t stream, struct capture *out)
+{
+#if CUDART_VERSION >= 12030
+    const cudaGraphEdgeData *edges = NULL;
+#endif
+
+    memset(out, 0, sizeof(*out));
+#if CUDART_VERSION >= 13000
+    return cudaStreamGetCaptureInfo(stream, &out->status, &out->id, &out->graph, &out->last, &edges,
+                                    &out->n_last);
+#elif CUDART_VERSION >= 12030
+    return cudaStreamGetCaptureInfo_v3(stream, &out->status, &out->id, &out->graph, &out->last,
+                                       &edges, &out->n_last);
+#else
+    return cudaStreamGetCaptureInfo_v2(stream, &out->status, &out->id, &out->graph, &out->last,
+                                       &out->n_last);
+#endif
+}
+
+static cudaError_t node_dependencies(cudaGraphNode_t node, cudaGraphNode_t *list, size_t *n)
+{
+#if CUDART_VERSION >= 13000
+    return cudaGraphNodeGetDependencies(node, list, NULL, n);
+#else
+    return cudaGraphNodeGetDependencies(node, list, n);
+#endif
+}
+
+static cudaError_t add_dependency(cudaGraph_t graph, cudaGraphNode_t from, cudaGraphNode_t to)
+{
+#if CUDART_VERSION >= 13000
+    return cudaGraphAddDependencies(graph, &from, &to, NULL, 1);
+#else
+    return cudaGraphAddDependencies(graph, &from, &to, 1);
+#endif
+}
+
+/* As capture_look, and the stream must be capturing. */
+static int capture_require(cudaStream_t stream, struct capture *out)
+{
+    cudaError_t error = capture_look(stream, out);
+
+    if (error != cudaSuccess)
+        return failed("cudaStreamGetCaptureInfo", error);
+    if (out->status != cudaStreamCaptureStatusActive) {
+        snprintf(last_error, sizeof(last_error), "the stream is not capturing, or no longer can");
+        return LLANE_EGPU;
+    }
+    return 0;
+}
+
+int llane_gpu_capture_mode_relax(void)
+{
+    enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+
+    return done("cudaThreadExchangeStreamCaptureMode", cudaThreadExchangeStreamCaptureMode(&mode));
+}
+
+int llane_gpu_capture_id(struct CUstream_st *stream, uint64_t *id_out)
+{
+    struct capture capture;
+    cudaError_t error = capture_look(stream, &capture);
+
+    if (error != cudaSuccess)
+        return failed("cudaStreamGetCaptureInfo", error);
+    if (capture.status == cudaStreamCaptureStatusInvalidated)
+        return failed("cudaStreamGetCaptureInfo", cudaErrorStreamCaptureInvalidated);
+    *id_out = capture.status == cudaStreamCaptureStatusActive ? capture.id : 0;
+    return 0;
+}
+
+int llane_gpu_capture_wait_external(struct CUstream_st *stream, struct CUevent_st *event)
+{
+    return done("cudaStreamWaitEvent(external)",
+                cudaStreamWaitEvent(stream, event, cudaEventWaitExternal));
+}
+
+/*
+ * A node added by hand records at every launch of the graph, which is what "external" means, and is
+ * not in the set that the stream's next node will depend on. That it never joins the stream is
+ * allowed for nodes that were added by hand.
+ */
+int llane_gpu_capture_record_external(struct CUstream_st *stream, struct CUevent_st *event,
+                                      void **node_out)
+{
+    struct capture capture;
+    cudaGraphNode_t node = NULL;
+    cudaError_t error;
+    int rc = capture_require(stream, &capture);
+
+    if (rc)
+        return rc;
+    error = cudaGraphAddEventRecordNode(&node, capture.graph, capture.last, capture.n_last, event);
+    if (error != cudaSuccess)
+        return failed("cudaGraphAddEventRecordNode", error);
+    *node_out = node;
+    return 0;
+}
+
+int llane_gpu_capture_record_extend(struct CUstream_st *stream, void *node)
+{
+    struct capture capture;
+    cudaGraphNode_t *known;
+    size_t n_known = 0;
+    cudaError_t error;
+    int rc = capture_require(stream, &capture);
+
+    if (rc)
+        return rc;
+    error = node_dependencies(node, NULL, &n_known);
+    if (error != cudaSuccess)
+        return failed("cudaGraphNodeGetDependencies", error);
+    known = calloc(n_known + 1, sizeof(*known));
+    if (!known)
+        return LLANE_ENOMEM;
+    error = n_known ? node_dependencies(node, known, &n_known) : cudaSuccess;
+    if (error != cudaSuccess) {
+        rc = failed("cudaGraphNodeGetDependencies", error);
+        goto undo_known;
+    }
+    for (size_t i = 0; i < capture.n_last && !rc; i++) {
+        size_t k = 0;
+
+        /* The driver refuses an edge that is there already. */
+        while (k < n_known && known[k] != capture.last[i])
+            k++;
+        if (k == n_known)
+            rc = done("cudaGraphAddDependencies",
+                      add_dependency(capture.graph, capture.last[i], node));
+    }
+undo_known:
+    free(known);
+    return rc;
+}
+
+int llane_gpu_capture_begin(struct CUstream_st *stream)
+{
+    return done("cudaStreamBeginCapture",
+                cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+}
+
+int llane_gpu_capture_end(struct CUstream_st *stream, struct CUgraphExec_st **exec_out)
+{
+    cudaGraph_t graph = NULL;
+    cudaError_t error = cudaStreamEndCapture(stream, &graph);
+    int rc;
+
+    if (error != cudaSuccess)
+        return failed("cudaStreamEndCapture", error);
+    rc = done("cudaGraphInstantiate", cudaGraphInstantiate(exec_out, graph, 0));
+    (void)cudaGraphDestroy(graph);
+    return rc;
+}
+
+int llane_gpu_graph_launch(struct CUgraphExec_st *exec, struct CUstream_st *stream)
+{
+    return done("cudaGraphLaunch", cudaGraphLaunch(exec, stream));
+}
+
+int llane_gpu_graph_destroy(struct CUgraphExec_st *exec)
+{
+    return done("cudaGraphExecDestroy", cudaGraphExecDestroy(exec));
+}
+
+/* ---- kernels ---- */
+
+int llane_gpu_launch(const struct llane_gpu_launch *launch)
+{
+    void *args[1];
+    const cudaLaunchConfig_t config = {
+        .gridDim = {launch->n_blocks, 1, 1},
+        .blockDim = {launch->n_threads, 1, 1},
+        .stream = launch->stream,
+    };
+
+    /* The runtime knows the struct's size from the kernel and only reads it. */
+    memcpy(args, &launch->args, sizeof(args));
+    return done("cudaLaunchKernelExC", cudaLaunchKernelExC(&config, launch->kernel, args));
+}
+
+int llane_gpu_kernel_load(const void *kernel, uint32_t n_threads, uint32_t *blocks_per_sm_out)
+{
+    struct cudaFuncAttributes attributes;
+    int n_blocks = 0;
+    cudaError_t error = cudaFuncGetAttributes(&attributes, kernel); /* this loads it */
+
+    if (error != cudaSuccess)
+        return failed("cudaFuncGetAttributes", error);
+    error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&n_blocks, kernel, (int)n_threads, 0);
+    if (error != cudaSuccess)
+        return failed("cudaOccupancyMaxActiveBlocksPerMultiprocessor", error);
+    *blocks_per_sm_out = (uint32_t)n_blocks;
+    return 0;
+}
