@@ -1,0 +1,308 @@
+/* Devices of the emulated GPU, its environment, its errors. */
+#define _GNU_SOURCE
+#include "emu_internal.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static struct emu_config config;
+static pthread_once_t config_once = PTHREAD_ONCE_INIT;
+
+static _Thread_local char error_text[256] = "no error";
+static _Thread_local int current_device;
+
+/* Bit `to` of word `from`: llane_gpu_peer_enable() was called; relaxed, pairs with itself. */
+static uint32_t peers_enabled[EMU_MAX_DEVICES];
+
+int emu_error(const char *format, ...)
+{
+    va_list list;
+    va_start(list, format);
+    vsnprintf(error_text, sizeof error_text, format, list);
+    va_end(list);
+    return LLANE_EGPU;
+}
+
+void emu_die(const char *format, ...)
+{
+    va_list list;
+    va_start(list, format);
+    fputs("emulated GPU: ", stderr);
+    vfprintf(stderr, format, list);
+    fputc('\n', stderr);
+    va_end(list);
+    abort();
+}
+
+const char *llane_gpu_error(void)
+{
+    return error_text;
+}
+
+const char *llane_gpu_runtime(void)
+{
+    return "emulation";
+}
+
+static void make_uuid(int physical, uint8_t uuid[16])
+{
+    static const char stem[] = "llane emulated!";
+    memcpy(uuid, stem, 15);
+    uuid[15] = (uint8_t)physical;
+}
+
+static void format_uuid(int physical, char out[64])
+{
+    uint8_t u[16];
+    make_uuid(physical, u);
+    char *end = out + sprintf(out, "GPU-");
+    for (int i = 0; i < 16; i++)
+        end += sprintf(end, "%s%02x", i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "", u[i]);
+}
+
+/* One entry of CUDA_VISIBLE_DEVICES: a number or a (shortened) GPU-uuid; -1 ends the list. */
+static int parse_visible(const char *entry, int n_physical)
+{
+    while (*entry == ' ')
+        entry++;
+    if (strncmp(entry, "GPU-", 4) == 0) {
+        for (int i = 0; i < n_physical; i++) {
+            char uuid[64];
+            format_uuid(i, uuid);
+            if (strncmp(uuid, entry, strlen(entry)) == 0)
+                return i;
+        }
+        return -1;
+    }
+    char *end;
+    long number = strtol(entry, &end, 10);
+    if (end == entry || *end != 0 || number < 0 || number >= n_physical)
+        return -1;
+    return (int)number;
+}
+
+static void parse_devices(void)
+{
+    const char *text = getenv("EMU_DEVICES");
+    int n_physical = text ? atoi(text) : 8;
+    if (n_physical < 0 || n_physical > EMU_MAX_DEVICES)
+        emu_die("EMU_DEVICES=%s is not in 0..%d", text, EMU_MAX_DEVICES);
+    const char *visible = getenv("CUDA_VISIBLE_DEVICES");
+    if (!visible) {
+        for (int i = 0; i < n_physical; i++)
+            config.physical[config.n_devices++] = i;
+        return;
+    }
+    char copy[1024], *rest = copy, *entry;
+    snprintf(copy, sizeof copy, "%s", visible);
+    while ((entry = strsep(&rest, ",")) && config.n_devices < EMU_MAX_DEVICES) {
+        int physical = parse_visible(entry, n_physical);
+        /* As in CUDA: the first bad entry ends the list, a repeated one empties it. */
+        if (physical < 0)
+            break;
+        for (int i = 0; i < config.n_devices; i++) {
+            if (config.physical[i] == physical) {
+                config.n_devices = 0;
+                return;
+            }
+        }
+        config.physical[config.n_devices++] = physical;
+    }
+}
+
+/* "*" or a number of a physical device; returns the text after it, NULL when malformed. */
+static const char *parse_end(const char *text, int *first, int *last)
+{
+    if (*text == '*') {
+        *first = 0;
+        *last = EMU_MAX_DEVICES - 1;
+        return text + 1;
+    }
+    char *end;
+    long number = strtol(text, &end, 10);
+    if (end == text || number < 0 || number >= EMU_MAX_DEVICES)
+        return NULL;
+    *first = *last = (int)number;
+    return end;
+}
+
+/* kind:source>destination[=value] */
+static bool parse_fault(const char *text)
+{
+    static const struct {
+        const char *name;
+        enum emu_fault_kind kind;
+    } kinds[] = {{"mirror:", EMU_FAULT_MIRROR},
+                 {"drop:", EMU_FAULT_DROP},
+                 {"delay_us:", EMU_FAULT_DELAY},
+                 {"flip:", EMU_FAULT_FLIP}};
+    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
+        size_t length = strlen(kinds[i].name);
+        if (strncmp(text, kinds[i].name, length) != 0)
+            continue;
+        int from_first, from_last, to_first, to_last;
+        const char *p = parse_end(text + length, &from_first, &from_last);
+        if (!p || *p != '>')
+            return false;
+        p = parse_end(p + 1, &to_first, &to_last);
+        if (!p || (kinds[i].kind == EMU_FAULT_DELAY) != (*p == '='))
+            return false;
+        uint32_t delay = 0;
+        if (*p == '=') {
+            char *end;
+            delay = (uint32_t)strtoul(p + 1, &end, 10);
+            p = end;
+        }
+        if (*p != 0)
+            return false;
+        bool is_pair = from_first == from_last && to_first == to_last;
+        for (int from = from_first; from <= from_last; from++) {
+            for (int to = to_first; to <= to_last; to++) {
+                /* A device reaches itself unless the pair was spelled out. */
+                if (from == to && !is_pair)
+                    continue;
+                config.faults[from][to] |= (uint8_t)kinds[i].kind;
+                if (kinds[i].kind == EMU_FAULT_DELAY)
+                    config.delay_us[from][to] = delay;
+                config.has_faults = true;
+            }
+        }
+        return true;
+    }
+    return false;
+}
+
+static void parse_faults(void)
+{
+    const char *text = getenv("EMU_FAULTS");
+    if (!text)
+        return;
+    char copy[1024], *rest = copy, *entry;
+    snprintf(copy, sizeof copy, "%s", text);
+    while ((entry = strsep(&rest, ","))) {
+        /* A fault that silently is none would make a test pass for nothing. */
+        if (*entry && !parse_fault(entry))
+            emu_die("EMU_FAULTS: cannot read \"%s\"", entry);
+    }
+}
+
+static void parse_fail(void)
+{
+    static const char known[] = ",device_count,device_set,identify,malloc,ipc_export,ipc_open,peer_"
+                                "enable,host_alloc,memset,"
+                                "memcpy,stream_create,event_create,event_record,event_query,wait_"
+                                "event,capture_wait_external,"
+                                "capture_record_external,capture_record_extend,launch,kernel_load,";
+    const char *text = getenv("EMU_FAIL");
+    snprintf(config.fail, sizeof config.fail, ",%s,", text ? text : "");
+    char copy[sizeof config.fail], *rest = copy, *entry;
+    memcpy(copy, config.fail, sizeof copy);
+    while ((entry = strsep(&rest, ","))) {
+        char needle[sizeof config.fail + 2];
+        snprintf(needle, sizeof needle, ",%s,", entry);
+        if (*entry && !strstr(known, needle))
+            emu_die("EMU_FAIL: \"%s\" is none of %.*s", entry, (int)sizeof known - 3, known + 1);
+    }
+}
+
+static void parse_environment(void)
+{
+    const char *seed = getenv("EMU_SEED");
+    config.seed = seed ? strtoull(seed, NULL, 0) : 1;
+    parse_devices();
+    parse_faults();
+    parse_fail();
+}
+
+const struct emu_config *emu_config(void)
+{
+    pthread_once(&config_once, parse_environment);
+    return &config;
+}
+
+int emu_check_fail(const char *call)
+{
+    const char *fail = emu_config()->fail;
+    if (fail[1] == ',')
+        return 0;
+    char needle[64];
+    snprintf(needle, sizeof needle, ",%s,", call);
+    return strstr(fail, needle) ? emu_error("%s: EMU_FAIL", call) : 0;
+}
+
+static int check_device(int device)
+{
+    if (device < 0 || device >= emu_config()->n_devices)
+        return emu_error("invalid device ordinal %d of %d", device, config.n_devices);
+    return 0;
+}
+
+int llane_gpu_device_count(int *n_out)
+{
+    if (emu_check_fail("device_count"))
+        return LLANE_EGPU;
+    *n_out = emu_config()->n_devices;
+    return 0;
+}
+
+int llane_gpu_device_get(int *device_out)
+{
+    *device_out = current_device;
+    return check_device(current_device);
+}
+
+int llane_gpu_device_set(int device)
+{
+    if (emu_check_fail("device_set") || check_device(device))
+        return LLANE_EGPU;
+    current_device = device;
+    return 0;
+}
+
+int llane_gpu_identify(int device, struct llane_gpu_identity *out)
+{
+    if (emu_check_fail("identify") || check_device(device))
+        return LLANE_EGPU;
+    int physical = config.physical[device];
+    memset(out, 0, sizeof *out);
+    make_uuid(physical, out->uuid);
+    out->cc_major = 9;
+    out->n_sms = 8;
+    snprintf(out->pci, sizeof out->pci, "0000:%02x:00.0", (unsigned)physical + 1);
+    return 0;
+}
+
+int emu_current_device(void)
+{
+    return current_device;
+}
+
+int emu_current_physical(void)
+{
+    if (check_device(current_device))
+        return -1;
+    return config.physical[current_device];
+}
+
+void emu_set_current_device(int device)
+{
+    current_device = device;
+}
+
+int llane_gpu_peer_enable(int peer_device)
+{
+    if (emu_check_fail("peer_enable") || check_device(current_device) || check_device(peer_device))
+        return LLANE_EGPU;
+    if (peer_device == current_device)
+        return emu_error("device %d is no peer of itself", peer_device);
+    __atomic_fetch_or(&peers_enabled[config.physical[current_device]],
+                      1U << config.physical[peer_device], __ATOMIC_RELAXED);
+    return 0;
+}
+
+bool emu_peer_is_enabled(int from, int to)
+{
+    return from == to || (__atomic_load_n(&peers_enabled[from], __ATOMIC_RELAXED) >> to & 1U);
+}
