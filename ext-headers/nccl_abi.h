@@ -61,4 +61,7 @@ typedef struct llane_opaque_sim_info ncclSimInfo_t;
 /* CommSplit: this rank joins no new communicator. */
 enum { NCCL_SPLIT_NOCOLOR = -1 };
 
+/* CommShrink's flag (2.27): operations under way are aborted first. */
+enum { NCCL_SHRINK_ABORT = 1 };
+
 #endif

@@ -12,7 +12,8 @@
 
 #define LLANE_DECLARE(name, since, params, args)                                                   \
     ncclResult_t llane_call_##name(const struct llane_nccl *nccl, LLANE_LIST params);
-#define LLANE_DECLARE_VOID(name, since) ncclResult_t llane_call_##name(const struct llane_nccl *nccl);
+#define LLANE_DECLARE_VOID(name, since)                                                            \
+    ncclResult_t llane_call_##name(const struct llane_nccl *nccl);
 LLANE_NCCL_TAKEN(LLANE_DECLARE, LLANE_DECLARE_VOID)
 #undef LLANE_DECLARE
 #undef LLANE_DECLARE_VOID

@@ -24,7 +24,12 @@ struct row {
 
 static const struct row rows[] = {
 #define LLANE_ROW(field, variable, kind, def, min, max, doc)                                       \
-    {"LLANE_" #variable, LLANE_KIND_##kind, def, min, max, doc,                                    \
+    {"LLANE_" #variable,                                                                           \
+     LLANE_KIND_##kind,                                                                            \
+     def,                                                                                          \
+     min,                                                                                          \
+     max,                                                                                          \
+     doc,                                                                                          \
      offsetof(struct llane_config, field)},
     LLANE_CONFIG(LLANE_ROW)
 #undef LLANE_ROW
@@ -32,19 +37,25 @@ static const struct row rows[] = {
 enum { N_ROWS = sizeof rows / sizeof rows[0] };
 
 static struct llane_config the_config;
+static int debug_has_calls, nccl_max_ctas;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 extern char **environ;
 
-static uint64_t *field_of(struct llane_config *config, const struct row *row) {
+static uint64_t *field_of(struct llane_config *config, const struct row *row)
+{
     return (uint64_t *)((char *)config + row->offset);
 }
 
 /* A set-uid process gets no settings from whoever started it. */
-static const char *read_env(const char *name) { return secure_getenv(name); }
+static const char *read_env(const char *name)
+{
+    return secure_getenv(name);
+}
 
 int llane_config_parse(enum llane_config_kind kind, const char *text, uint64_t min, uint64_t max,
-                       uint64_t *out) {
+                       uint64_t *out)
+{
     if (!isdigit((unsigned char)text[0])) {
         return LLANE_EINVAL;
     }
@@ -75,7 +86,8 @@ int llane_config_parse(enum llane_config_kind kind, const char *text, uint64_t m
 }
 
 /* "64K" where it is a whole number of K, as the user would write it. */
-static void format_value(const struct row *row, uint64_t value, char *text, size_t bytes) {
+static void format_value(const struct row *row, uint64_t value, char *text, size_t bytes)
+{
     static const char *const suffixes[] = {"", "K", "M", "G"};
     int step = 0;
     while (row->kind == LLANE_KIND_SIZE && step < 3 && value && value % 1024 == 0) {
@@ -85,7 +97,8 @@ static void format_value(const struct row *row, uint64_t value, char *text, size
     snprintf(text, bytes, "%" PRIu64 "%s", value, suffixes[step]);
 }
 
-static const struct row *find_row(const char *name, size_t length) {
+static const struct row *find_row(const char *name, size_t length)
+{
     for (int i = 0; i < N_ROWS; i++) {
         if (strlen(rows[i].variable) == length && !strncmp(rows[i].variable, name, length)) {
             return &rows[i];
@@ -95,7 +108,8 @@ static const struct row *find_row(const char *name, size_t length) {
 }
 
 /* What the build and the tests set for their own programs, which then load the plugin. */
-static bool is_of_the_tests(const char *name, size_t length) {
+static bool is_of_the_tests(const char *name, size_t length)
+{
     static const char *const names[] = {"LLANE_BUILD", "LLANE_V", "LLANE_DEMO",
                                         "LLANE_REQUIRE_GPUS"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
@@ -106,7 +120,35 @@ static bool is_of_the_tests(const char *name, size_t length) {
     return !strncmp(name, "LLANE_TEST_", 11);
 }
 
-static void warn_about_unknown_names(void) {
+/* As NCCL reads it: names divided by commas, a leading ^ takes them away. */
+static int subsystems_have_calls(const char *list)
+{
+    if (!list) {
+        return 0;
+    }
+    int is_inverted = list[0] == '^';
+    int has = 0;
+    char copy[256], *rest = NULL;
+    snprintf(copy, sizeof copy, "%s", list + is_inverted);
+    for (char *name = strtok_r(copy, ",", &rest); name; name = strtok_r(NULL, ",", &rest)) {
+        has |= !strcasecmp(name, "COLL") || !strcasecmp(name, "ALL");
+    }
+    return has != is_inverted;
+}
+
+static void read_nccl_settings(void)
+{
+    debug_has_calls =
+        llane_config_debug_is_info() && subsystems_have_calls(read_env("NCCL_DEBUG_SUBSYS"));
+    const char *ctas = read_env("NCCL_MAX_CTAS");
+    uint64_t value;
+    if (ctas && !llane_config_parse(LLANE_KIND_INT, ctas, 1, 1024, &value)) {
+        nccl_max_ctas = (int)value;
+    }
+}
+
+static void warn_about_unknown_names(void)
+{
     for (char **entry = environ; entry && *entry; entry++) {
         const char *equals = strchr(*entry, '=');
         if (strncmp(*entry, "LLANE_", 6) != 0 || !equals) {
@@ -114,13 +156,15 @@ static void warn_about_unknown_names(void) {
         }
         size_t length = (size_t)(equals - *entry);
         if (!find_row(*entry, length) && !is_of_the_tests(*entry, length)) {
-            LLANE_WARN("%.*s is not a variable of this version of llane and is ignored (docs/config.md lists them)",
+            LLANE_WARN("%.*s is not a variable of this version of llane and is ignored "
+                       "(docs/config.md lists them)",
                        (int)length, *entry);
         }
     }
 }
 
-static void parse_all(void) {
+static void parse_all(void)
+{
     for (int i = 0; i < N_ROWS; i++) {
         *field_of(&the_config, &rows[i]) = rows[i].def;
     }
@@ -135,20 +179,23 @@ static void parse_all(void) {
             format_value(row, row->min, min, sizeof min);
             format_value(row, row->max, max, sizeof max);
             format_value(row, row->def, def, sizeof def);
-            LLANE_WARN("%s=%s is not accepted: it takes %s to %s%s; %s is used", row->variable, text,
-                       min, max, row->kind == LLANE_KIND_SIZE ? " (bytes; K, M, G allowed)" : "",
-                       def);
+            LLANE_WARN("%s=%s is not accepted: it takes %s to %s%s; %s is used", row->variable,
+                       text, min, max,
+                       row->kind == LLANE_KIND_SIZE ? " (bytes; K, M, G allowed)" : "", def);
         }
     }
     warn_about_unknown_names();
+    read_nccl_settings();
 }
 
-const struct llane_config *llane_config(void) {
+const struct llane_config *llane_config(void)
+{
     pthread_once(&once, parse_all);
     return &the_config;
 }
 
-void llane_config_describe(char *text, size_t bytes) {
+void llane_config_describe(char *text, size_t bytes)
+{
     const struct llane_config *config = llane_config();
     size_t used = 0;
     text[0] = '\0';
@@ -166,20 +213,38 @@ void llane_config_describe(char *text, size_t bytes) {
     }
 }
 
-const char *llane_config_getenv(const char *name) { return getenv(name); }
+const char *llane_config_getenv(const char *name)
+{
+    return getenv(name);
+}
 
-int llane_config_debug_is_info(void) {
+int llane_config_debug_is_info(void)
+{
     const char *level = read_env("NCCL_DEBUG");
     return level && (!strcasecmp(level, "INFO") || !strcasecmp(level, "ABORT") ||
                      !strcasecmp(level, "TRACE"));
 }
 
-int llane_config_is_preloaded(const char *name) {
+int llane_config_debug_has_calls(void)
+{
+    llane_config();
+    return debug_has_calls;
+}
+
+int llane_config_nccl_max_ctas(void)
+{
+    llane_config();
+    return nccl_max_ctas;
+}
+
+int llane_config_is_preloaded(const char *name)
+{
     const char *list = read_env("LD_PRELOAD");
     return list && strstr(list, name);
 }
 
-void llane_config_write_doc(FILE *file) {
+void llane_config_write_doc(FILE *file)
+{
     fprintf(file, "# Variables\n\n"
                   "Generated from plugin/config_table.h; `make docs/config.md` writes it anew.\n\n"
                   "| variable | accepts | default | meaning |\n| --- | --- | --- | --- |\n");

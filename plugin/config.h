@@ -30,6 +30,12 @@ const char *llane_config_getenv(const char *name);
 /* NCCL_DEBUG asks for INFO or more: governs lines written before NCCL's logger is known. */
 int llane_config_debug_is_info(void);
 
+/* NCCL_DEBUG asks for INFO and NCCL_DEBUG_SUBSYS for collective calls. Cheap. */
+int llane_config_debug_has_calls(void);
+
+/* NCCL_MAX_CTAS, 0 if unset or senseless: lane kernels honour it too. */
+int llane_config_nccl_max_ctas(void);
+
 /* 1 if name stands in LD_PRELOAD: tells the preload door from the others. */
 int llane_config_is_preloaded(const char *name);
 

@@ -9,22 +9,24 @@
 #ifndef LLANE_CONFIG_TABLE_H
 #define LLANE_CONFIG_TABLE_H
 
+/* A peer's record with more makes no sense. */
+#define LLANE_MAX_BYTES_MOST (64ull << 20)
+
 #define LLANE_CONFIG(X)                                                                            \
     X(enable, ENABLE, BOOL, 1, 0, 1,                                                               \
       "0: llane is loaded and does nothing at all. On one rank: the others stay with NCCL.")       \
     X(min_bytes, MIN_BYTES, SIZE, 0, 0, 1ull << 40,                                                \
       "All-reduces smaller than this go to NCCL. Rank 0's value holds for its communicator.")      \
-    X(max_bytes, MAX_BYTES, SIZE, 256 << 10, 0, 64 << 20,                                          \
+    X(max_bytes, MAX_BYTES, SIZE, 256 << 10, 0, LLANE_MAX_BYTES_MOST,                              \
       "All-reduces larger than this go to NCCL. Rank 0's value holds for its communicator.")       \
     X(max_staging_bytes, MAX_STAGING, SIZE, 1ull << 30, 0, 1ull << 40,                             \
-      "Device memory that llane may take in this process; communicators beyond it stay with NCCL.") \
+      "Device memory that llane may take in this process; communicators beyond it stay with "      \
+      "NCCL.")                                                                                     \
     X(wait, WAIT, BOOL, 0, 0, 1,                                                                   \
       "1: the first all-reduce of a communicator waits until its lane is live or refused "         \
       "(benchmarks, tests). Set it on all ranks.")                                                 \
     X(wait_timeout_ms, WAIT_TIMEOUT_MS, INT, 30000, 1, 86400000,                                   \
       "How long LLANE_WAIT waits, in milliseconds; then NCCL carries on.")                         \
-    X(setup_timeout_ms, SETUP_TIMEOUT_MS, INT, 30000, 1, 86400000,                                 \
-      "Deadline of this rank's own steps of a set-up, in milliseconds.")                           \
     X(probe_timeout_ms, PROBE_TIMEOUT_MS, INT, 2000, 1, 60000,                                     \
       "How long the probe of peer memory may take, in milliseconds.")                              \
     X(stats, STATS, BOOL, 0, 0, 1,                                                                 \

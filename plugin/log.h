@@ -7,12 +7,16 @@
 #ifndef LLANE_LOG_H
 #define LLANE_LOG_H
 
-enum llane_log_level { LLANE_LOG_WARN = 2, LLANE_LOG_INFO = 3 }; /* NCCL's own numbers */
+/* The first two are NCCL's own numbers. CALL is INFO about one collective call. */
+enum llane_log_level { LLANE_LOG_WARN = 2, LLANE_LOG_INFO = 3, LLANE_LOG_CALL = 4 };
 
 /* NCCL's logger, as every plugin ABI passes it. */
 typedef void (*llane_nccl_logger)(int level, unsigned long flags, const char *file, int line,
                                   const char *format, ...);
 void llane_log_set_nccl(llane_nccl_logger logger);
+
+/* 1 where NCCL_DEBUG=INFO and NCCL_DEBUG_SUBSYS ask for a line about every call. */
+int llane_log_wants_calls(void);
 
 /* 1 once a logger was set. */
 int llane_log_has_nccl(void);
@@ -22,5 +26,6 @@ __attribute__((format(printf, 4, 5))) void llane_log(enum llane_log_level level,
 
 #define LLANE_WARN(...) llane_log(LLANE_LOG_WARN, __FILE__, __LINE__, __VA_ARGS__)
 #define LLANE_INFO(...) llane_log(LLANE_LOG_INFO, __FILE__, __LINE__, __VA_ARGS__)
+#define LLANE_CALL(...) llane_log(LLANE_LOG_CALL, __FILE__, __LINE__, __VA_ARGS__)
 
 #endif

@@ -4,7 +4,8 @@
 
 enum { THREADS_MAX = 256, WARP = 32 };
 
-const char *llane_route_text(enum llane_route route) {
+const char *llane_route_text(enum llane_route route)
+{
     static const char *const texts[] = {
 #define LLANE_ROUTE_STRING(name, text) text,
         LLANE_ROUTES(LLANE_ROUTE_STRING)
@@ -13,7 +14,8 @@ const char *llane_route_text(enum llane_route route) {
     return (unsigned)route < LLANE_N_ROUTES ? texts[route] : "unknown";
 }
 
-size_t llane_route_type_bytes(ncclDataType_t datatype) {
+size_t llane_route_type_bytes(ncclDataType_t datatype)
+{
     switch (datatype) {
     case ncclInt8:
     case ncclUint8:
@@ -36,7 +38,8 @@ size_t llane_route_type_bytes(ncclDataType_t datatype) {
 }
 
 enum llane_route llane_route_choose(const struct llane_route_limits *limits, size_t count,
-                                    ncclDataType_t datatype, ncclRedOp_t op) {
+                                    ncclDataType_t datatype, ncclRedOp_t op)
+{
     if (datatype != ncclFloat32 && datatype != ncclFloat16 && datatype != ncclBfloat16) {
         return LLANE_ROUTE_DATATYPE;
     }
@@ -53,7 +56,8 @@ enum llane_route llane_route_choose(const struct llane_route_limits *limits, siz
     return count * size < limits->min_bytes ? LLANE_ROUTE_TOO_SMALL : LLANE_ROUTE_LANE;
 }
 
-struct llane_geometry llane_route_geometry(uint64_t bytes, uint32_t max_blocks) {
+struct llane_geometry llane_route_geometry(uint64_t bytes, uint32_t max_blocks)
+{
     uint64_t lines = (bytes + LLANE_LINE_PAYLOAD - 1) / LLANE_LINE_PAYLOAD;
     if (lines <= THREADS_MAX) {
         uint32_t warps = (uint32_t)((lines + WARP - 1) / WARP);

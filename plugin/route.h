@@ -31,7 +31,7 @@ enum llane_route {
 #define LLANE_ROUTE_MEMBER(name, text) LLANE_ROUTE_##name,
     LLANE_ROUTES(LLANE_ROUTE_MEMBER)
 #undef LLANE_ROUTE_MEMBER
-    LLANE_N_ROUTES
+        LLANE_N_ROUTES
 };
 
 const char *llane_route_text(enum llane_route route);

@@ -14,11 +14,13 @@
 #include "config.h"
 #include "err.h"
 
-static int parse(enum llane_config_kind kind, const char *text, uint64_t *out) {
+static int parse(enum llane_config_kind kind, const char *text, uint64_t *out)
+{
     return llane_config_parse(kind, text, 0, 1ull << 40, out);
 }
 
-static void parse__sizes__take_suffixes(void **state) {
+static void parse__sizes__take_suffixes(void **state)
+{
     (void)state;
     uint64_t v;
     assert_int_equal(parse(LLANE_KIND_SIZE, "0", &v), 0);
@@ -31,10 +33,22 @@ static void parse__sizes__take_suffixes(void **state) {
     assert_int_equal(v, 2147483648);
 }
 
-static void parse__nonsense__is_refused(void **state) {
+static void parse__nonsense__is_refused(void **state)
+{
     (void)state;
-    static const char *const bad[] = {"",    "-1",  "+1",   " 1",  "1 ", "K",  "1KB",
-                                      "1.5", "0x10", "1e3", "abc", "1T", "99999999999999999999",
+    static const char *const bad[] = {"",
+                                      "-1",
+                                      "+1",
+                                      " 1",
+                                      "1 ",
+                                      "K",
+                                      "1KB",
+                                      "1.5",
+                                      "0x10",
+                                      "1e3",
+                                      "abc",
+                                      "1T",
+                                      "99999999999999999999",
                                       "17179869184G"};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         uint64_t v = 7;
@@ -49,7 +63,8 @@ static void parse__nonsense__is_refused(void **state) {
 
 /* Runs read() in a child with the given variables; what it wrote to stderr comes back. */
 static void in_child(const char *const *variables, struct llane_config *config, char *err,
-                     size_t bytes) {
+                     size_t bytes)
+{
     int to_parent[2], messages[2];
     assert_int_equal(pipe(to_parent), 0);
     assert_int_equal(pipe(messages), 0);
@@ -78,7 +93,8 @@ static void in_child(const char *const *variables, struct llane_config *config, 
     close(to_parent[1]);
 }
 
-static void config__no_variables__defaults_and_silence(void **state) {
+static void config__no_variables__defaults_and_silence(void **state)
+{
     (void)state;
     struct llane_config config;
     char err[4096];
@@ -89,7 +105,8 @@ static void config__no_variables__defaults_and_silence(void **state) {
     assert_int_equal(config.wait, 0);
 }
 
-static void config__bad_value__warns_once_with_name_value_range_and_keeps_the_default(void **state) {
+static void config__bad_value__warns_once_with_name_value_range_and_keeps_the_default(void **state)
+{
     (void)state;
     struct llane_config config;
     char err[4096];
@@ -103,7 +120,8 @@ static void config__bad_value__warns_once_with_name_value_range_and_keeps_the_de
     assert_null(strstr(strstr(err, "LLANE_MAX_BYTES") + 1, "LLANE_MAX_BYTES"));
 }
 
-static void config__unknown_name__is_warned_about(void **state) {
+static void config__unknown_name__is_warned_about(void **state)
+{
     (void)state;
     struct llane_config config;
     char err[4096];
@@ -111,7 +129,8 @@ static void config__unknown_name__is_warned_about(void **state) {
     assert_non_null(strstr(err, "LLANE_MAX_BYTE is not a variable"));
 }
 
-static void config__docs_page__is_what_the_table_says(void **state) {
+static void config__docs_page__is_what_the_table_says(void **state)
+{
     (void)state;
     char *fresh;
     size_t bytes;
@@ -129,7 +148,8 @@ static void config__docs_page__is_what_the_table_says(void **state) {
     free(fresh);
 }
 
-int main(int argc, char **argv) {
+int main(int argc, char **argv)
+{
     if (argc == 2 && !strcmp(argv[1], "--write-doc")) {
         llane_config_write_doc(stdout);
         return 0;

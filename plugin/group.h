@@ -1,0 +1,41 @@
+/*
+ * group: this thread's NCCL group: its depth and what llane does when it ends.
+ *
+ * Owns: thread-local state, one per libnccl copy. Lane operations launch at the outermost
+ * ncclGroupEnd, before pncclGroupEnd: NCCL runs collectives before sends and receives, and a group
+ * of {recv, all-reduce} against {all-reduce, send} would deadlock the other way round.
+ * A thread that was inside a group when llane was loaded has depth 0 here: its operations launch at
+ * the call, which is before its group ends all the same.
+ */
+#ifndef LLANE_GROUP_H
+#define LLANE_GROUP_H
+
+#include "comm.h"
+
+int llane_group_is_open(const struct llane_nccl *nccl);
+
+/* Called after pncclGroupStart succeeded. */
+void llane_group_start(const struct llane_nccl *nccl);
+
+/*
+ * An all-reduce in the group on a communicator whose lane is live. LANE: launched at the end of the
+ * group. NCCL: given to NCCL already; kept in order with the lane's at the end. 0 or LLANE_ENOMEM.
+ */
+enum llane_group_path { LLANE_GROUP_LANE, LLANE_GROUP_NCCL };
+int llane_group_add(struct llane_comm *comm, const struct llane_operation *operation,
+                    enum llane_group_path path);
+
+/*
+ * Remembers to call then(arg) after the outermost GroupEnd, with NCCL's result: for calls whose
+ * outcome is only known there. 0 or LLANE_ENOMEM.
+ */
+int llane_group_defer(const struct llane_nccl *nccl, void (*then)(void *arg, ncclResult_t result),
+                      void *arg);
+
+/* The group ended without launching anything (ncclGroupSimulateEnd). */
+void llane_group_drop(const struct llane_nccl *nccl);
+
+/* The whole of ncclGroupEnd. */
+ncclResult_t llane_group_end(const struct llane_nccl *nccl);
+
+#endif

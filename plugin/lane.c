@@ -1,0 +1,107 @@
+#include "lane.h"
+
+#include <stdlib.h>
+
+#include "err.h"
+
+static int kernel_of(ncclDataType_t datatype)
+{
+    switch (datatype) {
+    case ncclFloat32:
+        return LLANE_KERNEL_ONE_SHOT_LL_F32;
+    case ncclFloat16:
+        return LLANE_KERNEL_ONE_SHOT_LL_F16;
+    case ncclBfloat16:
+        return LLANE_KERNEL_ONE_SHOT_LL_BF16;
+    default:
+        return -1;
+    }
+}
+
+static int launch(struct llane_lane *lane, const struct llane_operation *operation)
+{
+    int kernel = kernel_of(operation->datatype);
+    if (kernel < 0) {
+        return LLANE_EINVAL; /* route.c and this table disagree */
+    }
+    struct llane_one_shot_args args = lane->args;
+    args.in = operation->in;
+    args.out = operation->out;
+    args.count = operation->count;
+    args.op = operation->op == ncclAvg ? LLANE_OP_AVG : LLANE_OP_SUM;
+    struct llane_geometry geometry = llane_route_geometry(
+        operation->count * llane_route_type_bytes(operation->datatype), lane->max_blocks);
+    const struct llane_gpu_launch request = {
+        .kernel = llane_kernel_table[kernel],
+        .args = &args,
+        .args_bytes = sizeof args,
+        .n_blocks = geometry.n_blocks,
+        .n_threads = geometry.n_threads,
+        .stream = operation->stream,
+    };
+    int err = llane_order_before(&lane->order, operation->stream);
+    if (!err) {
+        err = llane_gpu_launch(&request);
+    }
+    if (!err) {
+        err = llane_order_after(&lane->order, operation->stream);
+    }
+    return err;
+}
+
+/* The lane's device becomes current; what was comes back in previous_out. */
+static int enter(const struct llane_lane *lane, int *previous_out)
+{
+    int err = llane_gpu_device_get(previous_out);
+    return err || *previous_out == lane->device ? err : llane_gpu_device_set(lane->device);
+}
+
+static int leave(const struct llane_lane *lane, int previous, int err)
+{
+    int restore_err = previous == lane->device ? 0 : llane_gpu_device_set(previous);
+    return err ? err : restore_err;
+}
+
+int llane_lane_all_reduce(struct llane_lane *lane, const struct llane_operation *operation)
+{
+    int previous;
+    int err = enter(lane, &previous);
+    return err ? err : leave(lane, previous, launch(lane, operation));
+}
+
+int llane_lane_order_before(struct llane_lane *lane, cudaStream_t stream)
+{
+    int previous;
+    int err = enter(lane, &previous);
+    return err ? err : leave(lane, previous, llane_order_before(&lane->order, stream));
+}
+
+int llane_lane_order_after(struct llane_lane *lane, cudaStream_t stream)
+{
+    int previous;
+    int err = enter(lane, &previous);
+    return err ? err : leave(lane, previous, llane_order_after(&lane->order, stream));
+}
+
+uint32_t llane_lane_dead(const struct llane_lane *lane)
+{
+    /* Pairs with the system-scope store of a kernel that gave up. */
+    return __atomic_load_n(&lane->staging->mapped->words.dead, __ATOMIC_ACQUIRE);
+}
+
+void llane_lane_abort(struct llane_lane *lane)
+{
+    /* Pairs with the look that every poll loop takes at the word. */
+    __atomic_store_n(&lane->staging->mapped->words.abort, 1, __ATOMIC_RELEASE);
+}
+
+void llane_lane_bury(struct llane_lane *lane)
+{
+    if (lane && lane->staging) {
+        const struct llane_lane_words *words = &lane->staging->mapped->words;
+        int is_reusable = !lane->order.was_captured && !llane_lane_dead(lane) &&
+                          !__atomic_load_n(&words->abort, __ATOMIC_RELAXED);
+        llane_staging_bury(lane->staging, is_reusable);
+    }
+    free(lane);
+}

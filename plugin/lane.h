@@ -1,0 +1,55 @@
+/*
+ * lane: one communicator's low-latency path once it is set up, and the launch of an operation on it.
+ *
+ * Owns: its staging memory and order state. Made by set-up's helper thread, used under the
+ * communicator's lock by the threads that call NCCL, buried by whoever drops the communicator last.
+ * Blocking: no. Errors: LLANE_EGPU from a launch, which is then the call's error: never retried
+ * through NCCL, since the peers have launched theirs.
+ */
+#ifndef LLANE_LANE_H
+#define LLANE_LANE_H
+
+#include "nccl_abi.h"
+#include "order.h"
+#include "route.h"
+#include "staging.h"
+
+/* A look at the abort word crosses PCIe: seldom enough to cost nothing, often enough for an abort to
+ * end a kernel within milliseconds. */
+enum { LLANE_SPINS_PER_LOOK = 1024 };
+
+struct llane_lane {
+    struct llane_staging *staging;
+    struct llane_order order;
+    struct llane_one_shot_args args; /* everything that does not change from call to call */
+    struct llane_route_limits limits;
+    uint32_t max_blocks;
+    int device;
+};
+
+struct llane_operation {
+    const void *in;
+    void *out;
+    size_t count;
+    ncclDataType_t datatype;
+    ncclRedOp_t op;
+    cudaStream_t stream;
+};
+
+/* The communicator's device may be other than the current one, which is left as it was. */
+int llane_lane_all_reduce(struct llane_lane *lane, const struct llane_operation *operation);
+
+/* Around an operation that NCCL carries on this communicator: it keeps its place in the order. */
+int llane_lane_order_before(struct llane_lane *lane, cudaStream_t stream);
+int llane_lane_order_after(struct llane_lane *lane, cudaStream_t stream);
+
+/* LLANE_DEAD_*: what a kernel of this lane found wrong, for good. */
+uint32_t llane_lane_dead(const struct llane_lane *lane);
+
+/* Spinning and later kernels of this lane end at once. Safe from any thread, without the lock. */
+void llane_lane_abort(struct llane_lane *lane);
+
+/* Staging goes to the graveyard; the struct is freed. A half-built lane and NULL are allowed. */
+void llane_lane_bury(struct llane_lane *lane);
+
+#endif

@@ -1,0 +1,11 @@
+#include "runtime.h"
+
+#include "comm.h"
+#include "setup.h"
+#include "stats.h"
+
+void llane_runtime_exit(void)
+{
+    llane_setup_end_all();
+    llane_comm_for_all(llane_stats_print_if_asked);
+}

@@ -1,0 +1,464 @@
+#include "setup.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <time.h>
+
+#include "backoff.h"
+#include "config.h"
+#include "err.h"
+#include "log.h"
+#include "peers.h"
+#include "probe.h"
+#include "version.h"
+
+/* Steps on the board after arrival; each ends with a verdict that all ranks read. */
+enum { STEP_RESOURCES = LLANE_BOARD_ARRIVAL + 1, STEP_PEERS, STEP_PROBE };
+
+/* A widest launch, for loading kernels and for counting what fits. */
+enum { MAX_THREADS = 256 };
+
+/* What a rank tells with its arrival. */
+struct identity {
+    struct llane_gpu_identity gpu;
+    struct llane_route_limits limits; /* rank 0's hold */
+    int32_t max_ctas;                 /* 0: no limit */
+};
+
+/* What it tells with its vote on STEP_RESOURCES. */
+struct resources {
+    struct llane_remote_memory memory;
+    uint64_t nonce; /* rank 0's is the probe's */
+    uint32_t blocks_per_sm;
+};
+
+/* One set-up under way; what fails names its reason here, once. */
+struct setup {
+    struct llane_comm *comm;
+    struct llane_board *board;
+    struct CUstream_st *stream;
+    struct llane_lane *lane;
+    struct identity identity[LLANE_MAX_RANKS];
+    struct resources resources[LLANE_MAX_RANKS];
+    uint8_t *bases[LLANE_MAX_RANKS];
+    uint64_t slot_bytes;
+};
+
+static _Atomic int n_threads_running;
+static _Atomic int is_leaving;
+
+static enum llane_inactive_reason reason_of_verdict(const struct llane_verdict *verdict)
+{
+    switch (verdict->reason) {
+    case LLANE_BOARD_DIED:
+        return LLANE_INACTIVE_DIED;
+    case LLANE_BOARD_LEFT:
+        return LLANE_INACTIVE_LEFT;
+    case LLANE_BOARD_BUILD:
+        return LLANE_INACTIVE_BUILD;
+    default:
+        return (enum llane_inactive_reason)(verdict->reason - LLANE_BOARD_REASON_FIRST);
+    }
+}
+
+static uint32_t vote_of_reason(enum llane_inactive_reason reason)
+{
+    return reason == LLANE_INACTIVE_NONE ? LLANE_BOARD_AGREED
+                                         : LLANE_BOARD_REASON_FIRST + (uint32_t)reason;
+}
+
+/* Votes, waits for the verdict and returns its reason, the same on every rank. */
+static enum llane_inactive_reason conclude(struct setup *s, int step,
+                                           enum llane_inactive_reason mine, const void *record,
+                                           size_t record_bytes)
+{
+    struct llane_verdict verdict;
+    if (step != LLANE_BOARD_ARRIVAL) {
+        llane_board_vote(s->board, step, vote_of_reason(mine), record, record_bytes);
+    }
+    if (llane_board_wait(s->board, step, &s->comm->cancel, &verdict)) {
+        return LLANE_INACTIVE_CANCELED;
+    }
+    if (verdict.is_yes) {
+        return LLANE_INACTIVE_NONE;
+    }
+    enum llane_inactive_reason reason = reason_of_verdict(&verdict);
+    if (verdict.rank != s->comm->rank) {
+        LLANE_INFO("rank %d: rank %d refused the lane", s->comm->rank, verdict.rank);
+    }
+    return reason;
+}
+
+/* ---- step 0: who is where ---- */
+
+static enum llane_inactive_reason arrive(struct setup *s)
+{
+    struct llane_comm *comm = s->comm;
+    const struct llane_config *config = llane_config();
+    struct identity mine = {
+        .limits = {.min_bytes = config->min_bytes, .max_bytes = config->max_bytes},
+        .max_ctas = comm->max_ctas ? comm->max_ctas : llane_config_nccl_max_ctas(),
+    };
+    if (llane_gpu_identify(comm->device, &mine.gpu)) {
+        LLANE_INFO("rank %d: %s", comm->rank, llane_gpu_error());
+        return LLANE_INACTIVE_INTERNAL;
+    }
+    char first_of_build[17];
+    snprintf(first_of_build, sizeof first_of_build, "%.16s", llane_build_id());
+    const struct llane_board_args args = {
+        .key = comm->key,
+        .build = strtoull(first_of_build, NULL, 16),
+        .n_ranks = comm->n_ranks,
+        .rank = comm->rank,
+        .record = &mine,
+        .record_bytes = sizeof mine,
+    };
+    int err = llane_board_join(&args, &comm->cancel, &s->board);
+    if (err) {
+        return err == LLANE_ECANCELED ? LLANE_INACTIVE_CANCELED : LLANE_INACTIVE_BOARD;
+    }
+    /* Released to the user's thread, which from its next call on posts its call numbers. */
+    comm->board = s->board;
+    atomic_store_explicit(&comm->switch_word, llane_board_switch(s->board), memory_order_release);
+    enum llane_inactive_reason reason = conclude(s, LLANE_BOARD_ARRIVAL, 0, NULL, 0);
+    for (int r = 0; r < comm->n_ranks && !reason; r++) {
+        if (llane_board_record(s->board, LLANE_BOARD_ARRIVAL, r, &s->identity[r],
+                               sizeof s->identity[r])) {
+            reason = LLANE_INACTIVE_RECORD;
+        }
+    }
+    return reason;
+}
+
+/* ---- step 1: kernels loaded, staging memory taken ---- */
+
+static int same_limits(const struct llane_route_limits *a, const struct llane_route_limits *b)
+{
+    return a->min_bytes == b->min_bytes && a->max_bytes == b->max_bytes;
+}
+
+/* Rank 0's limits hold for all. */
+static enum llane_inactive_reason adopt_limits(struct setup *s)
+{
+    const struct llane_route_limits *agreed = &s->identity[0].limits;
+    const struct llane_route_limits *mine = &s->identity[s->comm->rank].limits;
+    if (agreed->max_bytes > LLANE_MAX_BYTES_MOST) {
+        return LLANE_INACTIVE_RECORD;
+    }
+    if (!same_limits(agreed, mine)) {
+        LLANE_WARN("rank %d: LLANE_MIN_BYTES=%" PRIu64 " LLANE_MAX_BYTES=%" PRIu64
+                   " here, but rank 0's %" PRIu64 " and %" PRIu64 " hold for its communicator",
+                   s->comm->rank, mine->min_bytes, mine->max_bytes, agreed->min_bytes,
+                   agreed->max_bytes);
+    }
+    /* A line carries half its size. */
+    uint64_t lines = (agreed->max_bytes + LLANE_LINE_PAYLOAD - 1) / LLANE_LINE_PAYLOAD;
+    uint64_t slot_bytes = (lines ? lines : 1) * LLANE_LINE_BYTES;
+    s->slot_bytes = (slot_bytes + LLANE_STRIPE_BYTES - 1) / LLANE_STRIPE_BYTES * LLANE_STRIPE_BYTES;
+    s->lane->limits = *agreed;
+    return LLANE_INACTIVE_NONE;
+}
+
+/* All kernels now: loading one later could wait for a kernel that spins on this device. */
+static enum llane_inactive_reason load_kernels(struct setup *s, uint32_t *blocks_per_sm_out)
+{
+    *blocks_per_sm_out = UINT32_MAX;
+    for (int k = 0; k < LLANE_N_KERNELS; k++) {
+        uint32_t blocks;
+        if (llane_gpu_kernel_load(llane_kernel_table[k], MAX_THREADS, &blocks)) {
+            LLANE_INFO("rank %d: kernel %d: %s", s->comm->rank, k, llane_gpu_error());
+            return LLANE_INACTIVE_KERNEL;
+        }
+        *blocks_per_sm_out = blocks < *blocks_per_sm_out ? blocks : *blocks_per_sm_out;
+    }
+    return LLANE_INACTIVE_NONE;
+}
+
+static enum llane_inactive_reason take_staging(struct setup *s, struct resources *mine)
+{
+    struct llane_comm *comm = s->comm;
+    uint64_t bytes = llane_staging_bytes((uint32_t)comm->n_ranks, s->slot_bytes);
+    int err = llane_staging_take(comm->device, bytes, llane_config()->max_staging_bytes, s->stream,
+                                 &s->lane->staging);
+    if (err) {
+        LLANE_INFO("rank %d: staging memory of %" PRIu64 " bytes: %s", comm->rank, bytes,
+                   err == LLANE_EGPU ? llane_gpu_error() : "beyond LLANE_MAX_STAGING");
+        return err == LLANE_EGPU ? LLANE_INACTIVE_STAGING : LLANE_INACTIVE_STAGING_CAP;
+    }
+    mine->memory.address = (uint64_t)(uintptr_t)s->lane->staging->base;
+    mine->memory.device = comm->device;
+    mine->memory.handle = s->lane->staging->handle;
+    if (llane_address_space_self(&mine->memory.owner) ||
+        getrandom(&mine->nonce, sizeof mine->nonce, 0) != (ssize_t)sizeof mine->nonce) {
+        return LLANE_INACTIVE_INTERNAL;
+    }
+    return LLANE_INACTIVE_NONE;
+}
+
+static enum llane_inactive_reason take_resources(struct setup *s)
+{
+    struct llane_comm *comm = s->comm;
+    struct resources mine = {0};
+    enum llane_inactive_reason reason = adopt_limits(s);
+    if (!reason) {
+        reason = load_kernels(s, &mine.blocks_per_sm);
+    }
+    if (!reason) {
+        reason = take_staging(s, &mine);
+    }
+    reason = conclude(s, STEP_RESOURCES, reason, &mine, sizeof mine);
+    for (int r = 0; r < comm->n_ranks && !reason; r++) {
+        if (llane_board_record(s->board, STEP_RESOURCES, r, &s->resources[r],
+                               sizeof s->resources[r])) {
+            reason = LLANE_INACTIVE_RECORD;
+        }
+    }
+    return reason;
+}
+
+/* ---- step 2: peers' memory mapped, geometry agreed ---- */
+
+static uint32_t ranks_on_gpu_of(const struct setup *s, int rank)
+{
+    uint32_t n = 0;
+    for (int r = 0; r < s->comm->n_ranks; r++) {
+        n += !memcmp(s->identity[r].gpu.uuid, s->identity[rank].gpu.uuid,
+                     sizeof s->identity[r].gpu.uuid);
+    }
+    return n;
+}
+
+/*
+ * The widest launch: blocks of all ranks that share a GPU have to be on it at once, since they wait
+ * for each other. From exchanged numbers alone, so equal on all ranks.
+ */
+static enum llane_inactive_reason agree_on_blocks(struct setup *s)
+{
+    uint32_t max_blocks = LLANE_MAX_BLOCKS;
+    for (int r = 0; r < s->comm->n_ranks; r++) {
+        uint32_t sms = s->identity[r].gpu.n_sms > 0 ? (uint32_t)s->identity[r].gpu.n_sms : 0;
+        uint64_t fit = (uint64_t)sms * s->resources[r].blocks_per_sm / ranks_on_gpu_of(s, r);
+        uint32_t ctas =
+            s->identity[r].max_ctas > 0 ? (uint32_t)s->identity[r].max_ctas : max_blocks;
+        max_blocks = fit < max_blocks ? (uint32_t)fit : max_blocks;
+        max_blocks = ctas < max_blocks ? ctas : max_blocks;
+    }
+    s->lane->max_blocks = max_blocks;
+    return max_blocks ? LLANE_INACTIVE_NONE : LLANE_INACTIVE_NO_BLOCKS;
+}
+
+static enum llane_inactive_reason map_peers(struct setup *s)
+{
+    enum llane_inactive_reason reason = agree_on_blocks(s);
+    for (int r = 0; r < s->comm->n_ranks && !reason; r++) {
+        if (r == s->comm->rank) {
+            s->bases[r] = s->lane->staging->base;
+        } else if (llane_peers_map(&s->resources[r].memory, s->comm->device, &s->bases[r])) {
+            LLANE_INFO("rank %d: memory of rank %d: %s", s->comm->rank, r, llane_gpu_error());
+            reason = LLANE_INACTIVE_PEER;
+        }
+    }
+    return conclude(s, STEP_PEERS, reason, NULL, 0);
+}
+
+/* ---- step 3: what is written arrives; the lane is published ---- */
+
+static void fill_args(struct setup *s)
+{
+    struct llane_one_shot_args *args = &s->lane->args;
+    struct llane_staging *staging = s->lane->staging;
+    args->slot_bytes = s->slot_bytes;
+    args->rank = (uint32_t)s->comm->rank;
+    args->n_ranks = (uint32_t)s->comm->n_ranks;
+    args->spins_per_look = LLANE_SPINS_PER_LOOK;
+    args->cells = llane_staging_cells(staging->base);
+    args->words = &staging->mapped_device->words;
+    for (int r = 0; r < s->comm->n_ranks; r++) {
+        args->send[r] = llane_staging_slot(s->bases[r], s->slot_bytes, args->rank);
+        args->recv[r] = llane_staging_slot(staging->base, s->slot_bytes, (uint32_t)r);
+    }
+}
+
+static enum llane_inactive_reason prove(struct setup *s)
+{
+    struct llane_comm *comm = s->comm;
+    enum llane_inactive_reason reason = LLANE_INACTIVE_NONE;
+    int peer = -1;
+    uint32_t result = LLANE_PROBE_PENDING;
+    int err = llane_probe_run(s->lane->staging, s->bases, comm->rank, comm->n_ranks,
+                              s->resources[0].nonce, s->stream, &comm->cancel, &peer, &result);
+    if (err) {
+        reason = err == LLANE_ECANCELED ? LLANE_INACTIVE_CANCELED : LLANE_INACTIVE_PROBE;
+        if (err == LLANE_EREFUSED) {
+            LLANE_WARN("rank %d: probe of memory written by rank %d: %s", comm->rank, peer,
+                       llane_probe_text(result));
+        } else if (err == LLANE_EGPU) {
+            LLANE_INFO("rank %d: probe: %s", comm->rank, llane_gpu_error());
+        }
+    }
+    if (!reason) {
+        fill_args(s);
+        llane_order_init(&s->lane->order, s->lane->staging->last_op, s->lane->staging->captured_op);
+        s->lane->device = comm->device;
+        /* Before the vote: whoever sees the switch confirmed sees the lane (switch.h, claim 6). From
+         * here on it belongs to the communicator, whose last reference buries it. */
+        atomic_store_explicit(&comm->lane, s->lane, memory_order_release);
+    }
+    reason = conclude(s, STEP_PROBE, reason, NULL, 0);
+    if (reason) {
+        llane_lane_abort(s->lane); /* a peer's probe may still write to it: never used again */
+    }
+    return reason;
+}
+
+/* ---- all of it ---- */
+
+static enum llane_inactive_reason run_steps(struct setup *s)
+{
+    if (llane_gpu_device_set(s->comm->device) || llane_gpu_capture_mode_relax() ||
+        llane_gpu_stream_create(&s->stream)) {
+        LLANE_INFO("rank %d: %s", s->comm->rank, llane_gpu_error());
+        return LLANE_INACTIVE_INTERNAL;
+    }
+    s->lane = calloc(1, sizeof *s->lane);
+    if (!s->lane) {
+        return LLANE_INACTIVE_INTERNAL;
+    }
+    enum llane_inactive_reason reason = arrive(s);
+    reason = reason ? reason : take_resources(s);
+    reason = reason ? reason : map_peers(s);
+    return reason ? reason : prove(s);
+}
+
+/* Rank 0 finds the number; the others wait until it is final, for LLANE_WAIT and the log. */
+static int go_live(struct setup *s, uint64_t *number_out)
+{
+    struct llane_comm *comm = s->comm;
+    struct llane_switch *sw = llane_board_switch(s->board);
+    if (comm->rank == 0) {
+        return llane_switch_propose(sw, comm->n_ranks, &comm->cancel, number_out);
+    }
+    struct llane_backoff backoff = {0};
+    while (!llane_switch_is_confirmed(sw, number_out)) {
+        if (llane_is_canceled(&comm->cancel)) {
+            return LLANE_ECANCELED;
+        }
+        llane_backoff_sleep(&backoff);
+    }
+    return 0;
+}
+
+static void log_active(const struct setup *s, const struct llane_lane *lane, uint64_t number)
+{
+    LLANE_INFO("rank %d of %d: active from all-reduce %" PRIu64 ": one-shot LL over %s, %" PRIu64
+               " to %" PRIu64 " bytes, at most %u blocks, %" PRIu64 " KiB of staging memory",
+               s->comm->rank, s->comm->n_ranks, number,
+               ranks_on_gpu_of(s, s->comm->rank) == (uint32_t)s->comm->n_ranks
+                   ? "device memory of one GPU"
+                   : "peer memory",
+               lane->limits.min_bytes, lane->limits.max_bytes, lane->max_blocks,
+               lane->staging->bytes >> 10);
+}
+
+static void finish(struct setup *s, enum llane_inactive_reason reason)
+{
+    struct llane_comm *comm = s->comm;
+    if (s->stream) {
+        llane_gpu_stream_destroy(s->stream);
+    }
+    if (reason) {
+        if (!atomic_load_explicit(&comm->lane, memory_order_relaxed)) {
+            llane_lane_bury(s->lane);
+        }
+        llane_comm_set_inactive(comm, reason);
+        if (reason != LLANE_INACTIVE_CANCELED) {
+            LLANE_INFO("rank %d of %d: inactive: %s", comm->rank, comm->n_ranks,
+                       llane_inactive_text((int)reason));
+        }
+        if (s->board) {
+            llane_board_linger(s->board, &comm->cancel);
+        }
+        return;
+    }
+    uint64_t number;
+    if (!go_live(s, &number)) {
+        log_active(s, atomic_load_explicit(&comm->lane, memory_order_relaxed), number);
+    }
+    atomic_store_explicit(&comm->is_settled, 1, memory_order_release);
+}
+
+static void *thread_main(void *arg)
+{
+    struct setup s = {.comm = arg};
+    struct llane_comm *comm = arg;
+    finish(&s, run_steps(&s));
+    llane_comm_release(comm);
+    atomic_fetch_sub_explicit(&n_threads_running, 1, memory_order_release);
+    return NULL;
+}
+
+void llane_setup_start(struct llane_comm *comm)
+{
+    pthread_t thread;
+    pthread_attr_t attr;
+    llane_comm_hold(comm);
+    atomic_fetch_add_explicit(&n_threads_running, 1, memory_order_relaxed);
+    pthread_attr_init(&attr);
+    pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
+    int err = atomic_load_explicit(&is_leaving, memory_order_relaxed)
+                  ? 1
+                  : pthread_create(&thread, &attr, thread_main, comm);
+    pthread_attr_destroy(&attr);
+    if (err) {
+        atomic_fetch_sub_explicit(&n_threads_running, 1, memory_order_relaxed);
+        llane_comm_set_inactive(comm, LLANE_INACTIVE_INTERNAL);
+        llane_comm_release(comm);
+    }
+}
+
+static int64_t now_ms(void)
+{
+    struct timespec ts;
+    clock_gettime(CLOCK_MONOTONIC, &ts);
+    return (int64_t)ts.tv_sec * 1000 + ts.tv_nsec / 1000000;
+}
+
+void llane_setup_wait(struct llane_comm *comm, uint64_t n_begun)
+{
+    int64_t deadline = now_ms() + (int64_t)llane_config()->wait_timeout_ms;
+    struct llane_backoff backoff = {0};
+    int has_stood_by = 0;
+    while (!atomic_load_explicit(&comm->is_settled, memory_order_acquire)) {
+        struct llane_switch *sw = atomic_load_explicit(&comm->switch_word, memory_order_acquire);
+        if (sw && !has_stood_by) {
+            llane_switch_stand_by(sw, comm->rank, n_begun);
+            has_stood_by = 1;
+        }
+        if (now_ms() > deadline) {
+            LLANE_WARN("rank %d: LLANE_WAIT: no verdict within %" PRIu64
+                       " ms: not all ranks have come with their first all-reduce; NCCL carries on",
+                       comm->rank, llane_config()->wait_timeout_ms);
+            return;
+        }
+        llane_backoff_sleep(&backoff);
+    }
+}
+
+static void cancel(struct llane_comm *comm)
+{
+    atomic_store_explicit(&comm->cancel, 1, memory_order_relaxed);
+}
+
+void llane_setup_end_all(void)
+{
+    atomic_store_explicit(&is_leaving, 1, memory_order_relaxed);
+    llane_comm_for_all(cancel);
+    int64_t deadline = now_ms() + 1000;
+    struct llane_backoff backoff = {0};
+    while (atomic_load_explicit(&n_threads_running, memory_order_acquire) && now_ms() < deadline) {
+        llane_backoff_sleep(&backoff);
+    }
+}

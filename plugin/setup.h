@@ -1,0 +1,27 @@
+/*
+ * setup: gives a communicator its lane, in a helper thread, with joint verdicts on the board.
+ *
+ * Owns: the helper threads. The user's calls go to NCCL meanwhile and never wait for it (LLANE_WAIT
+ * apart). Every step is local, then voted on; all ranks read one answer, so that either all ranks
+ * get a lane or none does.
+ * Threads: start and wait by the user's thread. Blocking: wait only. Errors: an inactive
+ * communicator with its reason, logged once a rank.
+ */
+#ifndef LLANE_SETUP_H
+#define LLANE_SETUP_H
+
+#include "comm.h"
+
+/* The communicator's first all-reduce: rank, device and id are known and state is SETTING_UP. */
+void llane_setup_start(struct llane_comm *comm);
+
+/*
+ * LLANE_WAIT: until the lane is live or refused on all ranks, or LLANE_WAIT_TIMEOUT_MS. The caller
+ * has begun n_begun all-reduces on the communicator and begins no other meanwhile.
+ */
+void llane_setup_wait(struct llane_comm *comm, uint64_t n_begun);
+
+/* Ends all set-ups and waits a second at most for their threads: the process is leaving. */
+void llane_setup_end_all(void);
+
+#endif

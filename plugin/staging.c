@@ -1,0 +1,164 @@
+#include "staging.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "err.h"
+
+/* An exported allocation is mapped whole by peers; CUDA places small ones inside a 2 MiB block. */
+static const uint64_t GRAIN_BYTES = 2u << 20;
+
+enum { CELLS_BYTES = LLANE_MAX_BLOCKS * sizeof(struct llane_cell) };
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct llane_staging *graveyard; /* under lock */
+static uint64_t total_bytes;            /* under lock */
+
+uint64_t llane_staging_bytes(uint32_t n_ranks, uint64_t slot_bytes)
+{
+    uint64_t bytes = CELLS_BYTES + (uint64_t)LLANE_MAX_RANKS * LLANE_PROBE_BYTES +
+                     (uint64_t)n_ranks * 2 * slot_bytes;
+    return (bytes + GRAIN_BYTES - 1) / GRAIN_BYTES * GRAIN_BYTES;
+}
+
+struct llane_cell *llane_staging_cells(uint8_t *base)
+{
+    return (struct llane_cell *)base;
+}
+
+uint8_t *llane_staging_probe_area(uint8_t *base, uint32_t source)
+{
+    return base + CELLS_BYTES + (uint64_t)source * LLANE_PROBE_BYTES;
+}
+
+uint8_t *llane_staging_slot(uint8_t *base, uint64_t slot_bytes, uint32_t source)
+{
+    return base + CELLS_BYTES + (uint64_t)LLANE_MAX_RANKS * LLANE_PROBE_BYTES +
+           (uint64_t)source * 2 * slot_bytes;
+}
+
+static struct llane_staging *exhume(int device, uint64_t bytes)
+{
+    pthread_mutex_lock(&lock);
+    struct llane_staging **link = &graveyard, *found = NULL;
+    while (*link && !found) {
+        struct llane_staging *s = *link;
+        int is_done = 0;
+        if (s->device == device && s->bytes >= bytes && s->bytes / 4 <= bytes &&
+            !llane_gpu_event_query(s->last_op, &is_done) && is_done) {
+            *link = s->next;
+            found = s;
+        } else {
+            link = &s->next;
+        }
+    }
+    pthread_mutex_unlock(&lock);
+    return found;
+}
+
+static int reserve(uint64_t bytes, uint64_t max_total_bytes)
+{
+    pthread_mutex_lock(&lock);
+    int fits = bytes <= max_total_bytes && total_bytes <= max_total_bytes - bytes;
+    if (fits) {
+        total_bytes += bytes;
+    }
+    pthread_mutex_unlock(&lock);
+    return fits ? 0 : LLANE_ENOMEM;
+}
+
+static void unreserve(uint64_t bytes)
+{
+    pthread_mutex_lock(&lock);
+    total_bytes -= bytes;
+    pthread_mutex_unlock(&lock);
+}
+
+/* What an attempt that fails half-way allocated on the device stays until exit: nothing is freed. */
+static int allocate(int device, uint64_t bytes, uint64_t max_total_bytes,
+                    struct llane_staging **out)
+{
+    struct llane_staging *s = calloc(1, sizeof *s);
+    int err = s ? reserve(bytes, max_total_bytes) : LLANE_ENOMEM;
+    if (err) {
+        goto undo_struct;
+    }
+    s->device = device;
+    s->bytes = bytes;
+    void *host, *mapped_device, *base;
+    if ((err = llane_gpu_malloc(bytes, &base))) {
+        goto undo_reserve;
+    }
+    s->base = base;
+    if ((err = llane_gpu_ipc_export(base, &s->handle)) ||
+        (err = llane_gpu_host_alloc(sizeof(struct llane_mapped), &host, &mapped_device)) ||
+        (err = llane_gpu_event_create(0, &s->last_op)) ||
+        (err = llane_gpu_event_create(0, &s->captured_op))) {
+        goto undo_struct;
+    }
+    s->mapped = host;
+    s->mapped_device = mapped_device;
+    *out = s;
+    return 0;
+
+undo_reserve:
+    unreserve(bytes);
+undo_struct:
+    free(s);
+    return err;
+}
+
+/* Zeroes the memory and gives every cell its first operation numbers. */
+static int prepare(struct llane_staging *s, struct CUstream_st *stream)
+{
+    static const struct llane_cell first = {.ll_op = 1, .sentinel_op = 1};
+    struct llane_cell cells[LLANE_MAX_BLOCKS];
+    for (int i = 0; i < LLANE_MAX_BLOCKS; i++) {
+        cells[i] = first;
+    }
+    memset(s->mapped, 0, sizeof *s->mapped);
+    int err = llane_gpu_memset_async(s->base, 0, s->bytes, stream);
+    if (!err) {
+        err = llane_gpu_memcpy_async(s->base, cells, sizeof cells, stream);
+    }
+    if (!err) {
+        err = llane_gpu_stream_synchronize(stream);
+    }
+    return err;
+}
+
+int llane_staging_take(int device, uint64_t bytes, uint64_t max_total_bytes,
+                       struct CUstream_st *stream, struct llane_staging **out)
+{
+    struct llane_staging *s = exhume(device, bytes);
+    int err = s ? 0 : allocate(device, bytes, max_total_bytes, &s);
+    if (err) {
+        return err;
+    }
+    if ((err = prepare(s, stream))) {
+        llane_staging_bury(s, 0);
+        return err;
+    }
+    *out = s;
+    return 0;
+}
+
+void llane_staging_bury(struct llane_staging *s, int is_reusable)
+{
+    if (!s || !is_reusable) {
+        return; /* still referenced by kernels: kept, not listed */
+    }
+    pthread_mutex_lock(&lock);
+    s->next = graveyard;
+    graveyard = s;
+    pthread_mutex_unlock(&lock);
+}
+
+uint64_t llane_staging_total_bytes(void)
+{
+    pthread_mutex_lock(&lock);
+    uint64_t bytes = total_bytes;
+    pthread_mutex_unlock(&lock);
+    return bytes;
+}
