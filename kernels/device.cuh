@@ -22,7 +22,7 @@
 /* As llane_store16, one half. */
 LLANE_DEVICE void llane_store8(void *to, uint64_t value)
 {
-    __atomic_store_n((uint64_t *)to, value, __ATOMIC_RELAXED);
+    llane_emu_store8(to, value);
 }
 
 #else

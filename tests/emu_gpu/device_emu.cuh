@@ -88,10 +88,10 @@ LLANE_DEVICE uint32_t llane_load_system32(const uint32_t *from)
     return __atomic_load_n(from, __ATOMIC_ACQUIRE);
 }
 
-/* Pairs with the host's acquire load (dead word, probe results). */
+/* A release store. Pairs with the host's acquire load (dead word, probe results). */
 LLANE_DEVICE void llane_store_system32(uint32_t *to, uint32_t value)
 {
-    __atomic_store_n(to, value, __ATOMIC_RELEASE);
+    llane_emu_store4(to, value);
 }
 
 /* Cells live in local memory. Kernels of one lane are ordered by events, so relaxed is enough; the

@@ -46,6 +46,9 @@ uint64_t llane_emu_timer_ns(void);
  */
 void llane_emu_store16(void *to, uint64_t low, uint64_t high);
 void llane_emu_load16(const void *from, uint64_t *low, uint64_t *high);
+/* Smaller stores of kernels, whole; faults apply where they go to another device's memory. */
+void llane_emu_store8(void *to, uint64_t value);
+void llane_emu_store4(void *to, uint32_t value);
 
 /*
  * Faults, read from the environment at load: EMU_FAULTS="mirror:2>0,drop:1>*,delay_us:0>1=500,..."

@@ -7,6 +7,7 @@
 
 #include <sched.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 uint64_t llane_emu_timer_ns(void)
@@ -26,6 +27,12 @@ static void store_half(uint64_t *to, uint64_t value)
     __atomic_store_n(to, value, __ATOMIC_RELAXED);
 }
 
+/* Release: also used for words that the host reads with acquire. */
+static void store_word(uint32_t *to, uint32_t value)
+{
+    __atomic_store_n(to, value, __ATOMIC_RELEASE);
+}
+
 /* Pairs with store_half() in a peer's kernel. */
 static uint64_t load_half(const uint64_t *from)
 {
@@ -43,10 +50,10 @@ static void store_torn(struct emu_worker *worker, uint64_t *to, uint64_t low, ui
 }
 
 /* What the fault table says about this device and the memory at p. */
-static const struct emu_tlb_entry *look_up(struct emu_worker *worker, const void *p)
+static const struct emu_tlb_entry *look_up(struct emu_worker *worker, const void *p, uint32_t bytes)
 {
-    if ((uintptr_t)p % 16 != 0)
-        emu_die("a kernel made a 16-byte access to %p", p);
+    if ((uintptr_t)p % bytes != 0)
+        emu_die("a kernel made a %u-byte access to %p", bytes, p);
     uint64_t generation = emu_region_generation();
     if (worker->tlb_generation != generation || worker->tlb_device != worker->device) {
         for (int i = 0; i < EMU_TLB_ENTRIES; i++)
@@ -72,8 +79,8 @@ static const struct emu_tlb_entry *look_up(struct emu_worker *worker, const void
     return entry;
 }
 
-static void store_shadow(struct emu_region *region, int source, const uint64_t *to, uint64_t low,
-                         uint64_t high)
+/* Of an aligned 8-byte word: what this device believes it wrote there. */
+static uint64_t *shadow_word(struct emu_region *region, int source, const void *to)
 {
     /* One kernel after another of a device uses it; two at once would need a lock here. */
     if (!region->shadow[source]) {
@@ -82,13 +89,16 @@ static void store_shadow(struct emu_region *region, int source, const uint64_t *
         if (!region->shadow[source] || !region->shadow_valid[source])
             emu_die("out of host memory");
     }
-    size_t word = (size_t)(to - (const uint64_t *)(const void *)region->base);
-    region->shadow[source][word] = low;
-    region->shadow[source][word + 1] = high;
-    region->shadow_valid[source][word] = region->shadow_valid[source][word + 1] = 1;
+    size_t word = ((uintptr_t)to - (uintptr_t)region->base) / 8;
+    if (!region->shadow_valid[source][word]) {
+        region->shadow[source][word] =
+            load_half((const uint64_t *)(const void *)region->base + word);
+        region->shadow_valid[source][word] = 1;
+    }
+    return &region->shadow[source][word];
 }
 
-static void store_later(struct emu_worker *worker, uint64_t *to, uint64_t low, uint64_t high,
+static void store_later(struct emu_worker *worker, const struct emu_delayed *store,
                         uint64_t delay_us)
 {
     if (worker->delayed_count == worker->delayed_capacity) {
@@ -106,8 +116,8 @@ static void store_later(struct emu_worker *worker, uint64_t *to, uint64_t low, u
     }
     size_t last =
         (worker->delayed_first + worker->delayed_count++) & (worker->delayed_capacity - 1);
-    worker->delayed[last] =
-        (struct emu_delayed){llane_emu_timer_ns() + delay_us * 1000, to, low, high};
+    worker->delayed[last] = *store;
+    worker->delayed[last].due_ns = llane_emu_timer_ns() + delay_us * 1000;
 }
 
 void emu_access_land(struct emu_worker *worker, bool all)
@@ -121,43 +131,78 @@ void emu_access_land(struct emu_worker *worker, bool all)
             continue;
         }
         uint64_t *to = oldest->to;
-        store_half(&to[0], oldest->low);
-        store_half(&to[1], oldest->high);
+        if (oldest->bytes == 4)
+            store_word(oldest->to, (uint32_t)oldest->low);
+        else
+            store_half(to, oldest->low);
+        if (oldest->bytes == 16)
+            store_half(&to[1], oldest->high);
         worker->delayed_first = (worker->delayed_first + 1) & (worker->delayed_capacity - 1);
         worker->delayed_count--;
     }
 }
 
-void llane_emu_store16(void *p, uint64_t low, uint64_t high)
+/* What EMU_FAULTS makes of a store. True: it is done with; false: the caller carries it out. */
+static bool store_faulty(struct emu_worker *worker, const struct emu_tlb_entry *entry,
+                         struct emu_delayed *store)
 {
-    struct emu_worker *worker = emu_worker();
-    uint64_t *to = p;
-    worker->progressed = true;
-    const struct emu_tlb_entry *entry = look_up(worker, p);
     uint32_t faults = entry->faults;
     if (faults & EMU_FAULT_DROP)
-        return;
+        return true;
     if (faults & EMU_FAULT_MIRROR) {
-        store_shadow(entry->region, worker->device, to, low, high);
-        return;
+        uint64_t *word = shadow_word(entry->region, worker->device, store->to);
+        memcpy((uint8_t *)word + (uintptr_t)store->to % 8, &store->low,
+               store->bytes < 8 ? store->bytes : 8);
+        if (store->bytes == 16)
+            *shadow_word(entry->region, worker->device, (uint64_t *)store->to + 1) = store->high;
+        return true;
     }
     if ((faults & EMU_FAULT_FLIP) && emu_random(&worker->random) % FLIP_RARITY == 0) {
-        uint32_t bit = emu_random(&worker->random) % 128;
-        *(bit < 64 ? &low : &high) ^= 1ULL << bit % 64;
+        uint32_t bit = emu_random(&worker->random) % (8 * store->bytes);
+        *(bit < 64 ? &store->low : &store->high) ^= 1ULL << bit % 64;
     }
     if (faults & EMU_FAULT_DELAY) {
-        store_later(worker, to, low, high,
-                    emu_config()->delay_us[worker->device][entry->region->owner]);
-        return;
+        store_later(worker, store, emu_config()->delay_us[worker->device][entry->region->owner]);
+        return true;
     }
-    store_torn(worker, to, low, high);
+    return false;
+}
+
+void llane_emu_store16(void *to, uint64_t low, uint64_t high)
+{
+    struct emu_worker *worker = emu_worker();
+    worker->progressed = true;
+    const struct emu_tlb_entry *entry = look_up(worker, to, 16);
+    struct emu_delayed store = {.to = to, .low = low, .high = high, .bytes = 16};
+    if (!entry->faults || !store_faulty(worker, entry, &store))
+        store_torn(worker, to, store.low, store.high);
+}
+
+void llane_emu_store8(void *to, uint64_t value)
+{
+    struct emu_worker *worker = emu_worker();
+    worker->progressed = true;
+    const struct emu_tlb_entry *entry = look_up(worker, to, 8);
+    struct emu_delayed store = {.to = to, .low = value, .bytes = 8};
+    if (!entry->faults || !store_faulty(worker, entry, &store))
+        store_half(to, store.low);
+}
+
+void llane_emu_store4(void *to, uint32_t value)
+{
+    struct emu_worker *worker = emu_worker();
+    worker->progressed = true;
+    const struct emu_tlb_entry *entry = look_up(worker, to, 4);
+    struct emu_delayed store = {.to = to, .low = value, .bytes = 4};
+    if (!entry->faults || !store_faulty(worker, entry, &store))
+        store_word(to, (uint32_t)store.low);
 }
 
 void llane_emu_load16(const void *p, uint64_t *low, uint64_t *high)
 {
     struct emu_worker *worker = emu_worker();
     const uint64_t *from = p;
-    const struct emu_tlb_entry *entry = look_up(worker, p);
+    const struct emu_tlb_entry *entry = look_up(worker, p, 16);
     const struct emu_region *region = entry->region;
     bool is_mirrored = (entry->faults & EMU_FAULT_MIRROR) && region->shadow[worker->device];
     uint32_t dice = emu_random(&worker->random);

@@ -105,7 +105,8 @@ struct emu_tlb_entry {
 struct emu_delayed {
     uint64_t due_ns;
     void *to;
-    uint64_t low, high;
+    uint64_t low, high; /* high: 16-byte stores only */
+    uint32_t bytes;     /* 4, 8, 16 */
 };
 
 /* One a thread that runs kernels or touches peer memory. */
