@@ -24,6 +24,22 @@ struct llane_nccl {
 #undef LLANE_MEMBER_VOID
 };
 
+/* Entry i belongs to the hooks of set i. Filled by interpose alone. */
+extern struct llane_nccl llane_nccl_copies[LLANE_MAX_NCCL_COPIES];
+
+/*
+ * Fills a table from the pncclX of that very object. LLANE_EINVAL if it lacks a call that NCCL has
+ * had since 2.0: then it is no libnccl. version and path are interpose's to fill.
+ */
+struct llane_elf_image;
+int llane_nccl_fill(struct llane_nccl *nccl, const struct llane_elf_image *image);
+
+/* Names the copy that llane_nccl_default() returns from now on, unless one was named before. */
+void llane_nccl_default_set(const struct llane_nccl *nccl);
+
+/* What a call returns that no libnccl in this process has: said once, ncclSystemError. */
+ncclResult_t llane_nccl_missing(const char *call);
+
 /*
  * The copy that an exported ncclX (preload and drop-in doors) stands for: the next libnccl after
  * llane in the caller's scope, else the first one loaded. NULL if there is none. Never blocks on

@@ -1,0 +1,101 @@
+#include "startup.h"
+
+#include <dlfcn.h>
+#include <link.h>
+#include <stdatomic.h>
+#include <string.h>
+
+#include "config.h"
+#include "interpose.h"
+#include "real_nccl.h"
+#include "version.h"
+
+/* Relaxed throughout: each is a word of its own that only chooses what the line says. */
+static atomic_int has_tuner, has_env;
+static atomic_flag is_announced = ATOMIC_FLAG_INIT;
+static atomic_flag is_static_said = ATOMIC_FLAG_INIT;
+
+static const char *file_of(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
+}
+
+static int is_drop_in(struct dl_phdr_info *info, size_t bytes, void *unused)
+{
+    (void)bytes;
+    (void)unused;
+    return info->dlpi_name && !strcmp(file_of(info->dlpi_name), "libnccl-llane.so");
+}
+
+static const char *door(void)
+{
+    Dl_info self;
+    if (dl_iterate_phdr(is_drop_in, NULL)) {
+        return "drop-in";
+    }
+    if (dladdr(&has_tuner, &self) && llane_config_is_preloaded(file_of(self.dli_fname))) {
+        return "preload";
+    }
+    if (atomic_load_explicit(&has_tuner, memory_order_relaxed)) {
+        return "tuner";
+    }
+    return atomic_load_explicit(&has_env, memory_order_relaxed) ? "env" : "net/profiler";
+}
+
+void llane_startup_load(void)
+{
+    llane_interpose_scan();
+}
+
+/* Every shared libnccl is known after a scan: an NCCL with another logger is no shared library. */
+static void check_is_shared(llane_nccl_logger logger)
+{
+    Dl_info where;
+    if (logger && !llane_interpose_covers((uintptr_t)logger) &&
+        !atomic_flag_test_and_set_explicit(&is_static_said, memory_order_relaxed)) {
+        const char *path = dladdr((void *)(uintptr_t)logger, &where) ? where.dli_fname : "?";
+        LLANE_WARN("the NCCL that loaded llane is linked statically into %s: its calls cannot be "
+                   "redirected and stay with NCCL; a shared libnccl.so.2 is needed",
+                   path);
+    }
+}
+
+static void enter(llane_nccl_logger logger)
+{
+    llane_log_set_nccl(logger);
+    llane_interpose_scan();
+    check_is_shared(logger);
+    llane_startup_announce();
+}
+
+void llane_startup_tuner(llane_nccl_logger logger)
+{
+    atomic_store_explicit(&has_tuner, 1, memory_order_relaxed);
+    enter(logger);
+}
+
+void llane_startup_env(llane_nccl_logger logger)
+{
+    atomic_store_explicit(&has_env, 1, memory_order_relaxed);
+    enter(logger);
+}
+
+void llane_startup_announce(void)
+{
+    if (!llane_config()->enable ||
+        atomic_flag_test_and_set_explicit(&is_announced, memory_order_relaxed)) {
+        return;
+    }
+    struct llane_interpose_summary summary;
+    llane_interpose_summarize(&summary);
+    if (!summary.n_copies) {
+        LLANE_INFO("llane %s: door %s, no shared libnccl found", LLANE_VERSION, door());
+    }
+    for (uint32_t i = 0; i < summary.n_copies; i++) {
+        const struct llane_nccl *nccl = &llane_nccl_copies[i];
+        LLANE_INFO("llane %s: door %s, NCCL %d.%d.%d at %s, %u call sites redirected",
+                   LLANE_VERSION, door(), nccl->version / 10000, nccl->version / 100 % 100,
+                   nccl->version % 100, nccl->path, summary.n_sites[i]);
+    }
+}

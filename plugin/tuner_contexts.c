@@ -1,0 +1,78 @@
+#include "tuner_contexts.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+
+struct record {
+    struct record *next;
+    uintptr_t slot;
+    uintptr_t ctx;
+    uint64_t comm_id;
+    size_t n_ranks, n_nodes; /* for a debugger; llane asks the communicator itself */
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the two below */
+static struct record *records;
+static uintptr_t last_ctx; /* contexts are never used twice, so a late destroy hits nobody else */
+
+static struct record *find_slot(uintptr_t slot)
+{
+    struct record *record = records;
+    while (record && record->slot != slot) {
+        record = record->next;
+    }
+    return record;
+}
+
+void *llane_tuner_add(void **ctx_slot, size_t n_ranks, size_t n_nodes, uint64_t comm_id)
+{
+    uintptr_t ctx = 0;
+    pthread_mutex_lock(&lock);
+    struct record *record = find_slot((uintptr_t)ctx_slot);
+    if (!record) {
+        record = calloc(1, sizeof *record);
+        if (record) {
+            record->next = records;
+            records = record;
+        }
+    }
+    if (record) {
+        ctx = ++last_ctx;
+        record->slot = (uintptr_t)ctx_slot;
+        record->ctx = ctx;
+        record->comm_id = comm_id;
+        record->n_ranks = n_ranks;
+        record->n_nodes = n_nodes;
+    }
+    pthread_mutex_unlock(&lock);
+    return (void *)ctx;
+}
+
+void llane_tuner_remove(void *ctx)
+{
+    pthread_mutex_lock(&lock);
+    struct record **link = &records;
+    while (*link && (*link)->ctx != (uintptr_t)ctx) {
+        link = &(*link)->next;
+    }
+    struct record *record = *link;
+    if (record) {
+        *link = record->next;
+    }
+    pthread_mutex_unlock(&lock);
+    free(record);
+}
+
+int llane_tuner_find(const void *comm, size_t comm_bytes, uint64_t *comm_id_out)
+{
+    int is_found = 0;
+    pthread_mutex_lock(&lock);
+    for (struct record *record = records; record; record = record->next) {
+        if (record->slot - (uintptr_t)comm < comm_bytes) {
+            *comm_id_out = record->comm_id;
+            is_found = 1;
+        }
+    }
+    pthread_mutex_unlock(&lock);
+    return is_found;
+}
