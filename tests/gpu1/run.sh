@@ -1,0 +1,104 @@
+#!/bin/bash
+# Proves on a real GPU, with real NCCL and the real object: several ranks on one GPU (or one each,
+# where there are enough), lane and fallback right through the demo, C, PyTorch, CuPy and ctypes.
+# TAP. LLANE_REQUIRE_GPUS=n: a skip is a failure. GPU_RANKS="2 4" chooses the numbers of ranks.
+set -u
+here=$(cd "$(dirname "$0")" && pwd)
+top=$(cd "$here/../.." && pwd)
+build=${LLANE_BUILD:?run it through make test-gpu}
+python=${PYTHON:-python3}
+logs=$(mktemp -d)
+passed=0 failed=0 skipped=0
+
+# shellcheck source=scripts/gpu_env
+. "$top/scripts/gpu_env"
+trap 'gpu_env_stop; rm -rf "$logs"' EXIT
+
+ok() { passed=$((passed + 1)); echo "ok $((passed + failed + skipped)) - $1"; }
+not_ok() {
+    failed=$((failed + 1))
+    echo "not ok $((passed + failed + skipped)) - $1"
+    tail -n 25 "$logs"/* | sed 's/^/# /'
+}
+skip() {
+    if [ "${LLANE_REQUIRE_GPUS:-0}" -gt 0 ]; then
+        not_ok "$1 ($2; LLANE_REQUIRE_GPUS is set)"
+    else
+        skipped=$((skipped + 1))
+        echo "ok $((passed + failed + skipped)) - $1 # SKIP $2"
+    fi
+}
+
+# ranks N COMMAND...: N processes with what each needs; 0 if all exit 0. Logs are $logs/RANK.
+ranks() {
+    local n=$1 r status=0 pids=()
+    shift
+    rm -f "$logs"/*
+    for ((r = 0; r < n; r++)); do
+        RANK=$r WORLD_SIZE=$n NCCL_HOSTID=llane-$r INIT_FILE=$logs/init LLANE_STATS=1 \
+            NCCL_TUNER_PLUGIN=llane timeout -k 5 150 "$@" >"$logs/$r" 2>&1 &
+        pids+=($!)
+    done
+    for r in "${pids[@]}"; do wait "$r" || status=1; done
+    rm -f "$logs/init"
+    return $status
+}
+
+# Every rank's statistics say that the lane carried calls, and NCCL some too.
+lane_and_nccl_carried() {
+    local n=$1 r
+    for ((r = 0; r < n; r++)); do
+        grep -Eq 'llane stats: .*: lane [1-9][0-9]* calls .* NCCL [1-9]' "$logs/$r" || return 1
+    done
+}
+
+client() { # client NAME N COMMAND...
+    local name=$1 n=$2
+    shift 2
+    if ! ranks "$n" "$@"; then
+        not_ok "$name, $n ranks: results"
+    elif ! lane_and_nccl_carried "$n"; then
+        not_ok "$name, $n ranks: lane and NCCL each carried calls"
+    else
+        ok "$name, $n ranks: right, lane and NCCL each carried calls"
+        grep -h 'llane stats' "$logs"/* | sed 's/^/# /'
+    fi
+}
+
+has() { "$python" -c "import $1" 2>/dev/null; }
+
+if ! command -v nvidia-smi >/dev/null || ! nvidia-smi -L | grep -q GPU; then
+    skip "everything" "no NVIDIA GPU"
+    echo "$passed passed, $failed failed, $skipped skipped"
+    exit $((failed > 0))
+fi
+if [ -z "${NCCL_HOME:-}" ] && has nvidia.nccl; then
+    NCCL_HOME=$("$python" -c 'import nvidia.nccl as n; print(list(n.__path__)[0])')
+fi
+export LD_LIBRARY_PATH="$build:${NCCL_HOME:+$NCCL_HOME/lib:}${LD_LIBRARY_PATH:-}"
+
+for n in ${GPU_RANKS:-2 4}; do
+    gpu_env_start "$n"
+    if RANKS=$n LLANE_DEMO=gpu GPU_ENV_READY=1 "$top/tools/demo" >"$logs/demo" 2>&1 &&
+        grep -q ' lane$' "$logs/demo"; then
+        ok "demo, $n ranks"
+        sed 's/^/# /' "$logs/demo"
+    else
+        not_ok "demo, $n ranks"
+    fi
+    if has torch; then
+        client PyTorch "$n" "$python" "$here/torch_allreduce.py"
+        client "ctypes through the drop-in" "$n" env -u NCCL_TUNER_PLUGIN \
+            "$python" "$here/ctypes_allreduce.py" "$build/libnccl-llane.so"
+    else
+        skip "PyTorch and ctypes, $n ranks" "no PyTorch"
+    fi
+    if has cupy; then
+        client CuPy "$n" "$python" "$here/cupy_allreduce.py"
+    else
+        skip "CuPy, $n ranks" "no CuPy"
+    fi
+    gpu_env_stop
+done
+echo "$passed passed, $failed failed, $skipped skipped"
+exit $((failed > 0))
