@@ -3,6 +3,7 @@
  * need find no symbol in it.
  */
 #include "config.h"
+#include "runtime.h"
 #include "startup.h"
 
 __attribute__((constructor)) static void enter(void)
@@ -12,12 +13,9 @@ __attribute__((constructor)) static void enter(void)
     }
 }
 
-/* What the process says at its end, where the object has something to say. */
-extern void llane_runtime_exit(void) __attribute__((weak));
-
 __attribute__((destructor)) static void leave(void)
 {
-    if (llane_config()->enable && llane_runtime_exit) {
+    if (llane_config()->enable) {
         llane_runtime_exit();
     }
 }

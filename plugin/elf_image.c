@@ -173,21 +173,20 @@ const ElfW(Sym) * llane_elf_find(const struct llane_elf_image *image, const char
     return image->gnu_hash ? find_gnu(image, name) : find_sysv(image, name);
 }
 
-int llane_elf_protection(const struct llane_elf_image *image, uintptr_t address)
+int llane_elf_protection(const struct llane_elf_image *image, uintptr_t page)
 {
-    uintptr_t page_bytes = (uintptr_t)sysconf(_SC_PAGESIZE);
+    uintptr_t mask = -(uintptr_t)sysconf(_SC_PAGESIZE);
     int protection = PROT_NONE, is_relro = 0;
     for (size_t i = 0; i < image->n_segments; i++) {
         const ElfW(Phdr) *segment = &image->segments[i];
         uintptr_t start = image->bias + segment->p_vaddr, end = start + segment->p_memsz;
-        if (segment->p_type == PT_LOAD && address >= start && address < end) {
+        if (segment->p_type == PT_LOAD && page >= (start & mask) && page < end) {
             protection = (segment->p_flags & PF_R ? PROT_READ : 0) |
                          (segment->p_flags & PF_W ? PROT_WRITE : 0) |
                          (segment->p_flags & PF_X ? PROT_EXEC : 0);
         } else if (segment->p_type == PT_GNU_RELRO) {
             /* The dynamic linker rounds both ends down. */
-            uintptr_t page = address & -page_bytes;
-            is_relro |= page >= (start & -page_bytes) && page < (end & -page_bytes);
+            is_relro |= page >= (start & mask) && page < (end & mask);
         }
     }
     return is_relro ? protection & ~PROT_WRITE : protection;

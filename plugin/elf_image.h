@@ -39,7 +39,7 @@ const ElfW(Sym) * llane_elf_find(const struct llane_elf_image *image, const char
 
 int llane_elf_contains(const struct llane_elf_image *image, uintptr_t address);
 
-/* PROT_* of the page at address once the dynamic linker has finished with the object. */
-int llane_elf_protection(const struct llane_elf_image *image, uintptr_t address);
+/* PROT_* of a page (its first address) once the dynamic linker has finished with the object. */
+int llane_elf_protection(const struct llane_elf_image *image, uintptr_t page);
 
 #endif

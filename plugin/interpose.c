@@ -306,17 +306,24 @@ static struct copy *add_copy(const struct found *found)
     return copy;
 }
 
+static void say_embedded(const char *path)
+{
+    if (!is_embedded_said) {
+        LLANE_WARN("NCCL is linked statically into %s: its calls cannot be redirected and stay "
+                   "with NCCL; a shared libnccl.so.2 is needed",
+                   path);
+    }
+    is_embedded_said = 1;
+}
+
 static void say_what_was_left_alone(const char *embedded_path, uint32_t n_refused_before)
 {
     if (n_refused > n_refused_before) {
         LLANE_WARN("%s could not be made writable: its NCCL calls are not redirected",
                    refused_path);
     }
-    if (*embedded_path && !is_embedded_said) {
-        LLANE_WARN("NCCL is linked statically into %s: its calls cannot be redirected and stay "
-                   "with NCCL; a shared libnccl.so.2 is needed",
-                   embedded_path);
-        is_embedded_said = 1;
+    if (*embedded_path) {
+        say_embedded(embedded_path);
     }
     if (n_copies && !CAN_REDIRECT && !is_processor_said) {
         LLANE_WARN("NCCL calls are not redirected on this processor; use the preload door");
@@ -403,13 +410,17 @@ void llane_interpose_summarize(struct llane_interpose_summary *out)
     pthread_mutex_unlock(&scan_lock);
 }
 
-int llane_interpose_covers(uintptr_t address)
+void llane_interpose_check_logger(uintptr_t logger)
 {
+    Dl_info where;
+    const char *path = dladdr((void *)logger, &where) ? where.dli_fname : "the program";
     int is_covered = 0;
     pthread_mutex_lock(&scan_lock);
     for (uint32_t c = 0; c < n_copies; c++) {
-        is_covered |= llane_elf_contains(&copies[c].image, address);
+        is_covered |= llane_elf_contains(&copies[c].image, logger);
+    }
+    if (!is_covered) {
+        say_embedded(path);
     }
     pthread_mutex_unlock(&scan_lock);
-    return is_covered;
 }

@@ -41,7 +41,10 @@ struct llane_interpose_summary {
 };
 void llane_interpose_summarize(struct llane_interpose_summary *out);
 
-/* 1 if address lies in a libnccl that a scan has found. */
-int llane_interpose_covers(uintptr_t address);
+/*
+ * Call after a scan with the logger that NCCL passed: if it lies in no libnccl, this NCCL is linked
+ * statically into something, which is said once.
+ */
+void llane_interpose_check_logger(uintptr_t logger);
 
 #endif

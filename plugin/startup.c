@@ -13,7 +13,6 @@
 /* Relaxed throughout: each is a word of its own that only chooses what the line says. */
 static atomic_int has_tuner, has_env;
 static atomic_flag is_announced = ATOMIC_FLAG_INIT;
-static atomic_flag is_static_said = ATOMIC_FLAG_INIT;
 
 static const char *file_of(const char *path)
 {
@@ -48,24 +47,13 @@ void llane_startup_load(void)
     llane_interpose_scan();
 }
 
-/* Every shared libnccl is known after a scan: an NCCL with another logger is no shared library. */
-static void check_is_shared(llane_nccl_logger logger)
-{
-    Dl_info where;
-    if (logger && !llane_interpose_covers((uintptr_t)logger) &&
-        !atomic_flag_test_and_set_explicit(&is_static_said, memory_order_relaxed)) {
-        const char *path = dladdr((void *)(uintptr_t)logger, &where) ? where.dli_fname : "?";
-        LLANE_WARN("the NCCL that loaded llane is linked statically into %s: its calls cannot be "
-                   "redirected and stay with NCCL; a shared libnccl.so.2 is needed",
-                   path);
-    }
-}
-
 static void enter(llane_nccl_logger logger)
 {
     llane_log_set_nccl(logger);
     llane_interpose_scan();
-    check_is_shared(logger);
+    if (logger) {
+        llane_interpose_check_logger((uintptr_t)logger);
+    }
     llane_startup_announce();
 }
 
