@@ -46,7 +46,9 @@ LLANE_DEVICE bool llane_cells_enter(struct llane_cell *cells, struct llane_lane_
     {
         const struct llane_cell own = llane_load_cell(&cells[c]);
 
+#ifndef LLANE_MUTATE_NO_BUSY
         is_overlap |= own.busy != 0;
+#endif
         is_overlap |= own.ll_op != cell_out->ll_op;
     }
     if (cell_out->dead != LLANE_DEAD_NOT)
@@ -96,6 +98,9 @@ struct llane_poll {
 LLANE_DEVICE bool llane_poll_must_stop(struct llane_poll *poll)
 {
     llane_poll_pause();
+#ifdef LLANE_MUTATE_NO_LOOK
+    return false;
+#endif
     if (++poll->spins < poll->spins_per_look)
         return false;
     poll->spins = 0;

@@ -45,7 +45,11 @@ struct llane_float32 {
 
     LLANE_DEVICE uint32_t narrow(float x)
     {
+#ifdef LLANE_MUTATE_RAW_NAN
+        return llane_float_bits(x);
+#else
         return x != x ? 0x7fffffffu : llane_float_bits(x);
+#endif
     }
 };
 

@@ -103,7 +103,11 @@ LLANE_DEVICE void llane_ll_clean(uint8_t *const *slots, uint32_t n_slots, uint32
 
         /* Pairs with the source's llane_ll_store two operations later, which cannot begin before
          * this rank's next kernel. */
+#ifdef LLANE_MUTATE_CLEAN_OWN
+        if (slot != own)
+#else
         if (slot != own && line >= n_lines)
+#endif
             llane_store16(slots[slot] + generation + (uint64_t)line * LLANE_LINE_BYTES, 0, 0);
     }
 }

@@ -399,7 +399,8 @@ static void probe__aborted__leaves_pairs_pending(void **state)
     team_destroy(team);
 }
 
-int main(void)
+/* With an argument: only the tests that match this pattern. */
+int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(kernels__types_ops_counts_ranks__results_exact),
@@ -413,6 +414,8 @@ int main(void)
         cmocka_unit_test(probe__aborted__leaves_pairs_pending),
     };
 
+    if (argc > 1)
+        cmocka_set_test_filter(argv[1]);
     team_start_up();
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
