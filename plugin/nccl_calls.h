@@ -42,7 +42,7 @@
     X(CommFinalize, 21400, (ncclComm_t comm), (comm))                                              \
     X(CommDestroy, 20000, (ncclComm_t comm), (comm))                                               \
     X(CommAbort, 20400, (ncclComm_t comm), (comm))                                                 \
-    X(CommRevoke, 22800, (ncclComm_t comm, int flags), (comm, flags))
+    X(CommRevoke, 22807, (ncclComm_t comm, int flags), (comm, flags))
 
 #define LLANE_NCCL_OWN(X)                                                                          \
     X(GetVersion, 20000, (int *version), (version))                                                \
