@@ -1,8 +1,9 @@
+// LDADD: tests/emu/client/client.c
 /*
  * An ordinary NCCL client: all-reduces of chosen sizes, types and operations, every result compared
  * with an independent computation. `prog_allreduce --help`.
  */
-#include "client.h"
+#include "client/client.h"
 #include "ranks.h"
 #include "values.h"
 

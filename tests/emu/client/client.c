@@ -1,8 +1,8 @@
 /* See client.h. */
 #include "client.h"
 
-#include "ranks.h"
-#include "values.h"
+#include "../ranks.h"
+#include "../values.h"
 
 #include <stdio.h>
 #include <stdlib.h>

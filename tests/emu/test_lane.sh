@@ -1,0 +1,168 @@
+#!/bin/bash
+# Proves the whole path without a GPU: door -> redirect -> set-up -> lane -> fallback, with an ordinary
+# NCCL client, one process a rank. TAP.
+set -u
+build=${LLANE_BUILD:?run it through make test}
+emu=$build/emu
+programs=$build/tests/emu
+out=$(mktemp)
+trap 'rm -f "$out"' EXIT
+n=0
+
+export LD_LIBRARY_PATH=$emu LLANE_STATS=1 LLANE_WAIT=1 NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT
+export NCCL_TUNER_PLUGIN=llane
+
+report() { # report STATUS NAME
+    n=$((n + 1))
+    if [ "$1" = 0 ]; then
+        echo "ok $n - $2"
+    else
+        echo "not ok $n - $2"
+        tail -n 40 "$out" | sed 's/^/# /'
+    fi
+}
+
+run() { "$programs/prog_ranks" "$@" >"$out" 2>&1; }
+
+# Ranks whose statistics show calls on the lane.
+carried() { grep -Ec 'llane stats: .*: lane [1-9]' "$out"; }
+
+# lane NAME N PROG_RANKS_OPTIONS -- CLIENT_OPTIONS: right, and every rank used the lane.
+lane() {
+    local name=$1 ranks=$2 options=()
+    shift 2
+    while [ "$1" != -- ]; do options+=("$1") && shift; done
+    shift
+    run "${options[@]}" "$ranks" "$programs/prog_allreduce" "$@"
+    local status=$?
+    [ $status = 0 ] && [ "$(carried)" -ge "$ranks" ]
+    report $? "$name"
+}
+
+# nccl NAME N REASON PROG_RANKS_OPTIONS -- CLIENT_OPTIONS: right, no rank used the lane, and the reason
+# (a pattern) stands in the log.
+nccl() {
+    local name=$1 ranks=$2 reason=$3 options=()
+    shift 3
+    while [ "$1" != -- ]; do options+=("$1") && shift; done
+    shift
+    run "${options[@]}" "$ranks" "$programs/prog_allreduce" "$@"
+    local status=$?
+    [ $status = 0 ] && [ "$(carried)" = 0 ] && grep -Eq "$reason" "$out"
+    report $? "$name"
+}
+
+# ---- sizes, types, ranks ----
+for ranks in 2 3 5 8; do # cases.md 7
+    lane "lane__${ranks}_ranks__right_sums" $ranks -- --types float32,float16,bfloat16 --ops sum,avg \
+        --counts 1,3,4,31,1024,4097 --iters 2
+done
+lane lane__in_place__right_sums 4 -- --in-place 1 --types all --ops all --iters 1
+lane lane__threshold__each_side_right 3 -e '*:LLANE_MAX_BYTES=4K' -- --counts 1023,1024,1025,70000
+grep -q "above LLANE_MAX_BYTES" "$out"
+report $? lane__threshold__larger_calls_counted_with_reason
+lane lane__ranks_differ_in_alignment__same_geometry 3 -- --offsets 0,1,3 --types float16,float32 # cases.md 12
+lane lane__all_ranks_on_one_gpu__right_sums 4 -- --device 0
+lane lane__each_rank_sees_one_gpu_as_device_0__right_sums 4 -v -- --device 0 # cases.md 21
+lane lane__ranks_are_threads__right_sums 1 -- --threads 4
+lane lane__one_thread_drives_all__right_sums 1 -- --all 4 --iters 4
+
+# ---- calls as programs make them ----
+lane lane__groups__right_sums 3 -- --group --batch 6 --iters 4
+lane lane__streams_take_turns__issue_order_kept 3 -- --streams 3 --batch 9 --iters 4
+lane lane__several_communicators__right_sums 3 -- --comms 3 --batch 6 --iters 4
+lane lane__graph_replayed__right_sums 3 -- --graph --batch 5 --iters 6 # cases.md 11
+lane lane__graph_and_eager_mixed__in_order 3 -- --graph --mix --batch 3 --iters 5
+for kind in config nonblocking scalable split halves; do
+    lane "lane__communicator_by_${kind}__right_sums" 4 -- --kind $kind
+done
+lane lane__no_wait__goes_live_in_mid_run 3 -e '*:LLANE_WAIT=0' -- --iters 40 --sleep-ms 5 --counts 1,100
+grep -q "lane not live yet" "$out"
+report $? lane__no_wait__first_calls_were_ncclS
+lane lane__ranks_far_apart_in_time__right_sums 3 -e '*:LLANE_WAIT=0' -- --iters 30 --skew-ms 5 --counts 7
+
+# ---- one line says what happened: cases.md 25 ----
+lane lane__two_ranks__active 2 -- --counts 5
+[ "$(grep -c 'llane 0.*door tuner, NCCL 2.28.9 at .*libnccl.so.2, .* call sites redirected' "$out")" = 2 ]
+report $? log__start__one_line_a_process
+[ "$(grep -c 'active from all-reduce' "$out")" = 2 ]
+report $? log__active__one_line_a_communicator
+nccl log__one_rank__inactive_with_reason 1 "inactive: one rank" -- --counts 5
+nccl log__17_ranks__inactive_with_reason 17 "inactive: more than 16 ranks" -- --counts 5 --iters 1
+
+# ---- NCCL versions ----
+for version in 2.28.9 2.30.7; do
+    lane "version_${version}__first_communicator__active" 2 -e "*:FAKE_NCCL_VERSION=$version" -- --counts 9
+done
+for version in 2.19.3 2.20.5 2.21.5 2.23.4 2.27.7; do
+    plugin=llane
+    case $version in 2.19.* | 2.20.*) plugin=libnccl-tuner-llane.so ;; esac
+    run -e "*:FAKE_NCCL_VERSION=$version" -e "*:NCCL_TUNER_PLUGIN=$plugin" 2 "$programs/prog_allreduce" \
+        --counts 9 --comms 2 --batch 2
+    # The first communicator has no id under this door, the second one has.
+    status=$?
+    [ $status = 0 ] && [ "$(grep -c 'inactive: no communicator id' "$out")" = 2 ] &&
+        [ "$(grep -c 'active from all-reduce' "$out")" = 2 ]
+    report $? "version_${version}__first_inactive_with_reason_second_active"
+    lane "version_${version}__preload__first_communicator_active" 2 -e "*:FAKE_NCCL_VERSION=$version" \
+        -e "*:LD_PRELOAD=$emu/libnccl-tuner-llane.so" -u '*:NCCL_TUNER_PLUGIN' -- --counts 9
+done
+
+# ---- doors ----
+lane door__tuner_by_path__active 2 -e "*:NCCL_TUNER_PLUGIN=$emu/libnccl-tuner-llane.so" -- --counts 9
+for door in NET PROFILER ENV; do
+    lane "door__${door}__active" 2 -u '*:NCCL_TUNER_PLUGIN' \
+        -e "*:NCCL_${door}_PLUGIN=$emu/libnccl-tuner-llane.so" -- --counts 9 --comms 2 --batch 2
+done
+run -u '*:NCCL_TUNER_PLUGIN' 2 "$programs/prog_dlopen" "$emu/libnccl-llane.so"
+status=$?
+[ $status = 0 ] && [ "$(carried)" = 2 ]
+report $? door__drop_in_by_ctypes_like_program__active
+lane door__several_at_once__active 2 -e "*:NCCL_NET_PLUGIN=$emu/libnccl-tuner-llane.so" \
+    -e "*:LD_PRELOAD=$emu/libnccl-tuner-llane.so" -- --counts 9
+
+# ---- what keeps a communicator with NCCL, on all its ranks ----
+nccl off__LLANE_ENABLE_0__inert 2 "" -e '*:LLANE_ENABLE=0' -- --counts 9
+! grep -qi llane "$out"
+report $? off__LLANE_ENABLE_0__silent
+nccl partial__one_rank_has_no_llane__others_go_on 3 "lane not live yet" -u 1:NCCL_TUNER_PLUGIN \
+    -e '*:LLANE_WAIT=0' -- --counts 9,1000 --iters 20
+nccl partial__one_rank_disabled__others_go_on 3 "lane not live yet" -e 2:LLANE_ENABLE=0 \
+    -e '*:LLANE_WAIT=0' -- --counts 9,1000 --iters 20
+nccl partial__LLANE_WAIT_and_no_llane_on_one_rank__ends_by_its_deadline 3 "no verdict within 300 ms" \
+    -u 1:NCCL_TUNER_PLUGIN -e '*:LLANE_WAIT_TIMEOUT_MS=300' -- --counts 9
+nccl failure__peer_memory_does_not_open_on_one_rank__all_inactive 3 "a peer's memory does not open" \
+    -e 1:EMU_FAIL=ipc_open -- --counts 9 # cases.md 8
+[ "$(grep -c "inactive: a peer's memory does not open" "$out")" = 3 ]
+report $? failure__peer_memory_does_not_open_on_one_rank__reason_on_all
+nccl failure__kernel_does_not_load_on_one_rank__all_inactive 3 "a kernel does not load" \
+    -e 2:EMU_FAIL=kernel_load -- --counts 9
+nccl failure__staging_cap__all_inactive 3 "LLANE_MAX_STAGING reached" -e 0:LLANE_MAX_STAGING=1M -- --counts 9
+for fault in mirror drop flip; do # cases.md 1, 2, 3
+    nccl "failure__${fault}_from_one_peer__probe_refuses_on_all" 3 "the probe of peer memory failed" \
+        -e "*:EMU_FAULTS=$fault:1>0" -e '*:LLANE_PROBE_TIMEOUT_MS=500' -- --counts 9,300
+    [ "$(grep -c 'inactive: the probe of peer memory failed' "$out")" = 3 ]
+    report $? "failure__${fault}_from_one_peer__reason_on_all"
+done
+lane failure__slow_writes__right_sums 3 -e '*:EMU_FAULTS=delay_us:1>0=3000' -- --counts 9,300
+
+# ---- settings: cases.md 29 ----
+lane settings__rank_0_holds__right_sums 3 -e '0:LLANE_MAX_BYTES=1K' -e '1:LLANE_MAX_BYTES=64' -- \
+    --counts 10,200,300
+grep -q "LLANE_MAX_BYTES=64 here, but rank 0's 0 and 1024 hold" "$out"
+report $? settings__rank_0_holds__others_say_so
+[ "$(grep -Eo 'above LLANE_MAX_BYTES: [0-9]+' "$out" | sort -u | wc -l)" = 1 ]
+report $? settings__rank_0_holds__same_routes
+lane settings__bad_value__warned_and_default_used 2 -e '*:LLANE_MAX_BYTES=many' -- --counts 9
+grep -q 'LLANE_MAX_BYTES=many is not accepted: it takes 0 to 64M' "$out"
+report $? settings__bad_value__names_variable_value_and_range
+
+# ---- ends ----
+for end in finalize abort leave; do
+    lane "end__${end}__clean" 3 -- --counts 9 --end $end
+done
+before=$(ls /dev/shm)
+run -g -k 1:300 3 "$programs/prog_allreduce" --counts 9 --iters 200 --sleep-ms 5 --end abort
+[ "$(ls /dev/shm)" = "$before" ]
+report $? end__rank_killed__no_file_left # cases.md 19
+echo "1..$n"
