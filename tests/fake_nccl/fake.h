@@ -153,9 +153,10 @@ const char *fake_call_name(enum fake_call call);
 size_t fake_type_bytes(ncclDataType_t type);
 const char *fake_type_name(ncclDataType_t type);
 bool fake_type_is_float(ncclDataType_t type);
-/* Combines n contributions of count elements in rank order; to may be none of from. */
-void fake_reduce(const struct fake_op *op, const void *scalar, const void *const *from, int n,
-                 size_t count, void *to);
+/* Combines n contributions of count elements in rank order; `to` may be none of them. */
+void fake_reduce(const struct fake_op *op, const void *const *from, int n, size_t count, void *to);
+/* PreMulSum: each rank multiplies what it contributes by its own scalar. */
+void fake_scale(const struct fake_op *op, const void *scalar, size_t count, void *data);
 
 /* ---- comm.c ---- */
 struct fake_user_op {

@@ -63,7 +63,8 @@ static void check_heads(struct fake_link *link, const struct fake_chunk_head *mi
  * One chunk of `some` elements at `first`. ReduceScatter splits the buffer into n parts, one a
  * destination; everything else uses the whole of it.
  */
-static void put_chunk(struct fake_link *link, const struct fake_op *op, size_t first, size_t some)
+static void put_chunk(struct fake_link *link, const struct fake_op *op, const void *scalar,
+                      size_t first, size_t some)
 {
     size_t size = fake_type_bytes(op->type);
     struct fake_chunk *mine = chunk_of(link, link->segment.rank);
@@ -75,10 +76,13 @@ static void put_chunk(struct fake_link *link, const struct fake_op *op, size_t f
     } else if (op->call != FAKE_BROADCAST || op->root == link->segment.rank) {
         memcpy(mine->data, from, some * size);
     }
+    if (op->is_premul)
+        fake_scale(op, scalar,
+                   some * (op->call == FAKE_REDUCE_SCATTER ? (size_t)link->segment.n_ranks : 1),
+                   mine->data);
 }
 
-static void take_chunk(struct fake_link *link, const struct fake_op *op, const void *scalar,
-                       size_t first, size_t some)
+static void take_chunk(struct fake_link *link, const struct fake_op *op, size_t first, size_t some)
 {
     size_t size = fake_type_bytes(op->type);
     int n = link->segment.n_ranks, rank = link->segment.rank;
@@ -97,10 +101,10 @@ static void take_chunk(struct fake_link *link, const struct fake_op *op, const v
         break;
     case FAKE_REDUCE:
         if (rank == op->root)
-            fake_reduce(op, scalar, from, n, some, to);
+            fake_reduce(op, from, n, some, to);
         break;
     default:
-        fake_reduce(op, scalar, from, n, some, to);
+        fake_reduce(op, from, n, some, to);
     }
 }
 
@@ -127,13 +131,13 @@ static void run_collective(struct fake_link *link, const struct fake_op *op)
         if (link->step >= FAKE_DEPTH &&
             !wait_all(link, offsetof(struct fake_rank, consumed), link->step + 1 - FAKE_DEPTH))
             return;
-        put_chunk(link, op, first, some);
+        put_chunk(link, op, scalar, first, some);
         chunk_of(link, link->segment.rank)->head = head;
         atomic_store_explicit(&mine->posted, link->step + 1, memory_order_release);
         if (!wait_all(link, offsetof(struct fake_rank, posted), link->step + 1))
             return;
         check_heads(link, &head);
-        take_chunk(link, op, scalar, first, some);
+        take_chunk(link, op, first, some);
         atomic_store_explicit(&mine->consumed, link->step + 1, memory_order_release);
     }
 }

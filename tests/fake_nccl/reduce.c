@@ -191,16 +191,15 @@ static uint64_t int_combine(ncclRedOp_t op, bool is_signed, uint64_t a, uint64_t
     }
 }
 
-static void reduce_floats(const struct fake_op *op, const void *scalar, const void *const *from,
-                          int n, size_t first, size_t count, void *to)
+static void reduce_floats(const struct fake_op *op, const void *const *from, int n, size_t first,
+                          size_t count, void *to)
 {
     double sum[BATCH];
-    bool is_scaled = op->is_premul || op->op == ncclAvg;
-    double scale = op->is_premul ? float_load(op->type, scalar, 0) : float_round(op->type, 1.0 / n);
+    double scale = float_round(op->type, 1.0 / n);
     for (int r = 0; r < n; r++) {
         for (size_t i = 0; i < count; i++) {
             double x = float_load(op->type, from[r], first + i);
-            if (is_scaled)
+            if (op->op == ncclAvg)
                 x = float_round(op->type, x * scale);
             sum[i] = r ? float_combine(op->op, sum[i], x) : x;
         }
@@ -209,15 +208,14 @@ static void reduce_floats(const struct fake_op *op, const void *scalar, const vo
         float_store(op->type, to, first + i, sum[i]);
 }
 
-static void reduce_ints(const struct fake_op *op, const void *scalar, const void *const *from,
-                        int n, size_t first, size_t count, void *to)
+static void reduce_ints(const struct fake_op *op, const void *const *from, int n, size_t first,
+                        size_t count, void *to)
 {
     uint64_t sum[BATCH];
     const struct type_row *t = &g_types[op->type];
-    uint64_t scale = op->is_premul ? int_load(op->type, scalar, 0) : 1;
     for (int r = 0; r < n; r++) {
         for (size_t i = 0; i < count; i++) {
-            uint64_t x = int_load(op->type, from[r], first + i) * scale;
+            uint64_t x = int_load(op->type, from[r], first + i);
             sum[i] = r ? int_combine(op->op, t->is_signed, sum[i], x) : x;
         }
     }
@@ -230,14 +228,26 @@ static void reduce_ints(const struct fake_op *op, const void *scalar, const void
     }
 }
 
-void fake_reduce(const struct fake_op *op, const void *scalar, const void *const *from, int n,
-                 size_t count, void *to)
+void fake_reduce(const struct fake_op *op, const void *const *from, int n, size_t count, void *to)
 {
     for (size_t first = 0; first < count; first += BATCH) {
         size_t some = count - first < BATCH ? count - first : BATCH;
         if (g_types[op->type].is_float)
-            reduce_floats(op, scalar, from, n, first, some, to);
+            reduce_floats(op, from, n, first, some, to);
         else
-            reduce_ints(op, scalar, from, n, first, some, to);
+            reduce_ints(op, from, n, first, some, to);
+    }
+}
+
+void fake_scale(const struct fake_op *op, const void *scalar, size_t count, void *data)
+{
+    for (size_t i = 0; i < count; i++) {
+        if (g_types[op->type].is_float) {
+            double x = float_load(op->type, data, i) * float_load(op->type, scalar, 0);
+            float_store(op->type, data, i, x);
+        } else {
+            uint64_t x = int_load(op->type, data, i) * int_load(op->type, scalar, 0);
+            memcpy((uint8_t *)data + g_types[op->type].bytes * i, &x, g_types[op->type].bytes);
+        }
     }
 }
