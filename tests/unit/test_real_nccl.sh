@@ -1,0 +1,84 @@
+#!/bin/bash
+# Proves that a real libnccl, on a machine with or without a GPU, loads the real object through
+# NCCL_ENV_PLUGIN and that the program's calls then lead to llane: with the installed NCCL and with the
+# newest wheel, which is fetched into the build folder once. Reports TAP.
+set -u
+cd "$(dirname "$0")/../.." || exit 1
+build=${LLANE_BUILD:?set by make test}
+out=$build/fixtures/real_nccl
+cache=$build/../wheels
+cc=${CC:-gcc}
+mkdir -p "$out" "$cache" || exit 1
+
+number=0 failed=0
+report() { # NAME STATUS TEXT
+    number=$((number + 1))
+    case $2 in
+    0) echo "ok $number - $1" ;;
+    77) echo "ok $number - $1 # SKIP $3" ;;
+    *)
+        echo "# ${3//$'\n'/$'\n# '}"
+        echo "not ok $number - $1"
+        failed=1
+        ;;
+    esac
+}
+
+# The CUDA object where there is one; the emulation's goes through the same door.
+plugin=
+for object in "$build"/cuda-*/libnccl-tuner-llane.so "$build/emu/libnccl-tuner-llane.so"; do
+    [ -n "$plugin" ] || [ ! -e "$object" ] || plugin=$object
+done
+[ -n "$plugin" ] || { echo "1..0 # SKIP no plugin object is built"; exit 0; }
+
+flags=(-std=gnu11 -O0 -g -Wall -Wextra -Werror -D_GNU_SOURCE -Iext-headers -Itests/fixtures)
+# loads NAME LIBNCCL
+loads() {
+    local library=$2 name binding output version
+    for binding in lazy now; do
+        name="$1 loads llane, program bound $binding"
+        output=$("$cc" "${flags[@]}" tests/fixtures/{real_nccl,caller}.c -o "$out/program-$binding" \
+            "$library" -Wl,-rpath,"$(dirname "$library")" -Wl,-z,relro,-z,$binding -ldl 2>&1) || {
+            report "$name" 1 "$output"
+            continue
+        }
+        output=$(NCCL_ENV_PLUGIN=$plugin NCCL_DEBUG=INFO timeout 60 "$out/program-$binding" \
+            "$plugin" 2>&1) || {
+            report "$name" 1 "$output"
+            continue
+        }
+        version=$(sed -n 's/^version //p' <<<"$output")
+        version=$((version / 10000)).$((version / 100 % 100)).$((version % 100))
+        report "$name ($version)" "$([ "$(grep -cE \
+            "door env, NCCL $version at .*libnccl\.so\.2, [1-9][0-9]* call sites redirected" \
+            <<<"$output")" -eq 1 ] && echo 0 || echo 1)" "$output"
+    done
+}
+
+# An env plugin needs NCCL 2.28.3.
+has_env_plugin() {
+    grep -q -a NCCL_ENV_PLUGIN "$1"
+}
+
+installed=
+for folder in "${NCCL_HOME:-}"/lib{,64} "${CUDA_HOME:-/usr/local/cuda}"/lib{,64} \
+    /usr/lib/"$(uname -m)"-linux-gnu /usr/local/lib /usr/lib64; do
+    [ -n "$installed" ] || [ ! -e "$folder/libnccl.so.2" ] || installed=$folder/libnccl.so.2
+done
+if [ -z "$installed" ]; then
+    report "the installed NCCL" 77 "no libnccl.so.2 in NCCL_HOME, CUDA_HOME or the system"
+elif ! has_env_plugin "$installed"; then
+    report "the installed NCCL" 77 "$installed knows no environment plugins (before 2.28.3)"
+else
+    loads "the installed NCCL" "$installed"
+fi
+
+if [ "$(uname -m)" != x86_64 ] && [ "$(uname -m)" != aarch64 ]; then
+    report "the newest NCCL" 77 "no wheel for $(uname -m)"
+elif found=$(tests/fixtures/nccl_wheel.sh nvidia-nccl-cu13 newest "$cache"); then
+    loads "the newest NCCL" "$found/lib/libnccl.so.2"
+else
+    report "the newest NCCL" 77 "$found"
+fi
+echo "1..$number"
+exit $failed
