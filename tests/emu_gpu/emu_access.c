@@ -62,7 +62,9 @@ static const struct emu_tlb_entry *look_up(struct emu_worker *worker, const void
         worker->tlb_device = worker->device;
     }
     uint64_t page = (uintptr_t)p >> 12;
-    struct emu_tlb_entry *entry = &worker->tlb[page % EMU_TLB_ENTRIES];
+    /* Fibonacci hash: slots lie powers of two apart. */
+    struct emu_tlb_entry *entry = &worker->tlb[page * 0x9e3779b97f4a7c15ULL >> 56];
+    _Static_assert(EMU_TLB_ENTRIES == 1 << 8, "the hash has 8 bits");
     if (entry->page == page)
         return entry;
     struct emu_region *region = emu_region_find(p);

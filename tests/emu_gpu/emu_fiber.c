@@ -40,9 +40,13 @@ struct emu_block {
     int any[2]; /* llane_emu_block_or, by barrier generation */
 };
 
+/* Lives at the top of its own stack, one cache line: a switch then touches one page, not two. */
 struct emu_fiber {
-    void *context; /* saved stack pointer, or ucontext_t */
-    struct emu_block *block;
+    _Alignas(64) void *context; /* saved stack pointer, or ucontext_t */
+    union {
+        struct emu_block *block;
+        struct emu_fiber *next_free; /* in the pool */
+    };
     struct llane_emu_thread self;
     bool at_barrier, ended;
     uint32_t barrier_generation;
@@ -59,19 +63,24 @@ struct grid {
     size_t asan_bytes;
 };
 
+/* The pointers are read at every access and switch, hence the fast TLS model; it has little room when
+ * the library is loaded late, so the big struct stays out of it. */
 static _Thread_local struct emu_worker worker_state = {.device = -1, .random = 1, .tlb_device = -1};
-static _Thread_local struct grid *grid;
+static _Thread_local __attribute__((tls_model("initial-exec"))) struct emu_worker *self_worker;
+static _Thread_local __attribute__((tls_model("initial-exec"))) struct emu_fiber *running;
+static _Thread_local __attribute__((tls_model("initial-exec"))) struct grid *grid;
 
 struct emu_worker *emu_worker(void)
 {
-    return &worker_state;
+    if (!self_worker)
+        self_worker = &worker_state;
+    return self_worker;
 }
 
 /* ---- stacks: a pool of the process ---- */
 
 static pthread_mutex_t pool_lock = PTHREAD_MUTEX_INITIALIZER;
-/* A free stack's first word is the next one's address. */
-static uint8_t *pool;
+static struct emu_fiber *pool;
 
 static void pool_grow(void)
 {
@@ -83,31 +92,33 @@ static void pool_grow(void)
         uint8_t *guard = slab + (size_t)i * STACK_STRIDE;
         if (mprotect(guard, GUARD_BYTES, PROT_NONE) < 0)
             emu_die("no guard page for a fiber stack (vm.max_map_count?)");
-        uint8_t *stack = guard + GUARD_BYTES;
-        memcpy(stack, &pool, sizeof pool);
-        pool = stack;
+        uint8_t *top = guard + STACK_STRIDE - (size_t)(i % COLOURS) * COLOUR_BYTES;
+        struct emu_fiber *fiber = (struct emu_fiber *)(void *)(top - sizeof(struct emu_fiber));
+        fiber->stack = guard + GUARD_BYTES;
+        fiber->next_free = pool;
+        pool = fiber;
     }
 }
 
-static void pool_take(struct emu_fiber *fibers, uint32_t n)
+static void pool_take(struct emu_fiber **fibers, uint32_t n)
 {
     pthread_mutex_lock(&pool_lock);
     for (uint32_t i = 0; i < n; i++) {
         if (!pool)
             pool_grow();
-        fibers[i].stack = pool;
-        memcpy(&pool, pool, sizeof pool);
+        fibers[i] = pool;
+        pool = pool->next_free;
     }
     pthread_mutex_unlock(&pool_lock);
 }
 
 /* In reverse, so that the next grid finds them in the same order, warm. */
-static void pool_give(const struct emu_fiber *fibers, uint32_t n)
+static void pool_give(struct emu_fiber **fibers, uint32_t n)
 {
     pthread_mutex_lock(&pool_lock);
     for (uint32_t i = n; i-- > 0;) {
-        memcpy(fibers[i].stack, &pool, sizeof pool);
-        pool = fibers[i].stack;
+        fibers[i]->next_free = pool;
+        pool = fibers[i];
     }
     pthread_mutex_unlock(&pool_lock);
 }
@@ -211,7 +222,7 @@ static void *context_new(uint8_t *top)
 {
     ucontext_t *context = (ucontext_t *)(void *)(top - ((sizeof(ucontext_t) + 63) & ~63UL));
     getcontext(context);
-    context->uc_stack.ss_sp = top - (STACK_BYTES - COLOURS * COLOUR_BYTES);
+    context->uc_stack.ss_sp = top - (STACK_BYTES - 2 * COLOURS * COLOUR_BYTES);
     context->uc_stack.ss_size = (size_t)((uint8_t *)context - (uint8_t *)context->uc_stack.ss_sp);
     context->uc_link = NULL;
     makecontext(context, fiber_main, 0);
@@ -222,7 +233,7 @@ static void *context_new(uint8_t *top)
 
 static void switch_to_fiber(struct emu_fiber *fiber)
 {
-    worker_state.running = fiber;
+    running = fiber;
 #if HAS_ASAN
     __sanitizer_start_switch_fiber(&grid->asan_stack, fiber->stack, STACK_BYTES);
 #endif
@@ -230,10 +241,11 @@ static void switch_to_fiber(struct emu_fiber *fiber)
 #if HAS_ASAN
     __sanitizer_finish_switch_fiber(grid->asan_stack, NULL, NULL);
 #endif
-    worker_state.running = NULL;
+    running = NULL;
 }
 
-static void switch_to_scheduler(struct emu_fiber *fiber)
+/* Does not return either when the fiber has ended. */
+__attribute__((no_sanitize("thread"))) static void switch_to_scheduler(struct emu_fiber *fiber)
 {
 #if HAS_ASAN
     /* NULL: this fiber will not run again, its fake stack goes. */
@@ -261,14 +273,14 @@ static void barrier_release_if_full(struct emu_block *block)
 
 int llane_emu_block_or(int value)
 {
-    struct emu_fiber *fiber = worker_state.running;
+    struct emu_fiber *fiber = running;
     if (!fiber)
         emu_die("a block barrier outside a kernel");
     struct emu_block *block = fiber->block;
     uint32_t generation = block->generation;
     block->any[generation & 1] |= value != 0;
     block->arrived++;
-    worker_state.progressed = true;
+    self_worker->progressed = true;
     barrier_release_if_full(block);
     if (block->generation == generation) {
         fiber->barrier_generation = generation;
@@ -286,16 +298,17 @@ void llane_emu_block_barrier(void)
 
 /* ---- fibers ---- */
 
-/* Instrumented frames that never return would stay poisoned on a stack that is used again. */
-__attribute__((no_sanitize_address, noreturn)) static void fiber_main(void)
+/* Never returns: instrumented, its frame would stay poisoned on a stack that is used again, and stay on
+ * the thread sanitizer's list of calls. */
+__attribute__((no_sanitize("address", "thread"), noreturn)) static void fiber_main(void)
 {
-    struct emu_fiber *fiber = worker_state.running;
+    struct emu_fiber *fiber = running;
 #if HAS_ASAN
     __sanitizer_finish_switch_fiber(NULL, &grid->asan_bottom, &grid->asan_bytes);
 #endif
     grid->kernel(grid->args);
     fiber->ended = true;
-    worker_state.progressed = true;
+    self_worker->progressed = true;
     /* As on the device: a thread that has left is not waited for. */
     fiber->block->live--;
     barrier_release_if_full(fiber->block);
@@ -305,21 +318,21 @@ __attribute__((no_sanitize_address, noreturn)) static void fiber_main(void)
 
 const struct llane_emu_thread *llane_emu_self(void)
 {
-    if (!worker_state.running)
+    if (!running)
         emu_die("llane_emu_self() outside a kernel");
-    return &worker_state.running->self;
+    return &running->self;
 }
 
 void emu_fiber_give_way(void)
 {
-    if (worker_state.running)
-        switch_to_scheduler(worker_state.running);
+    if (running)
+        switch_to_scheduler(running);
 }
 
 void llane_emu_yield(void)
 {
-    if (worker_state.running)
-        switch_to_scheduler(worker_state.running);
+    if (running)
+        switch_to_scheduler(running);
     else
         sched_yield();
 }
@@ -334,14 +347,22 @@ static void idle(uint32_t rounds)
     usleep(us < IDLE_SLEEP_MAX_US ? us : IDLE_SLEEP_MAX_US);
 }
 
+static void prefetch(const struct emu_fiber *fiber)
+{
+    __builtin_prefetch(fiber);
+    __builtin_prefetch(fiber->context);
+}
+
 static void run_rounds(struct emu_fiber **order, uint32_t n_live)
 {
     uint32_t idle_rounds = 0;
     while (n_live > 0) {
-        worker_state.progressed = false;
+        self_worker->progressed = false;
         uint32_t kept = 0;
         for (uint32_t i = 0; i < n_live; i++) {
             struct emu_fiber *fiber = order[i];
+            if (i + 1 < n_live)
+                prefetch(order[i + 1]);
             bool blocked =
                 fiber->at_barrier && fiber->block->generation == fiber->barrier_generation;
             if (!blocked)
@@ -350,8 +371,8 @@ static void run_rounds(struct emu_fiber **order, uint32_t n_live)
                 order[kept++] = fiber;
         }
         n_live = kept;
-        emu_access_land(&worker_state, false);
-        idle_rounds = worker_state.progressed ? 0 : idle_rounds + 1;
+        emu_access_land(self_worker, false);
+        idle_rounds = self_worker->progressed ? 0 : idle_rounds + 1;
         if (idle_rounds > 0)
             idle(idle_rounds);
     }
@@ -360,7 +381,7 @@ static void run_rounds(struct emu_fiber **order, uint32_t n_live)
 static void shuffle(struct emu_fiber **order, uint32_t n)
 {
     for (uint32_t i = n - 1; i > 0; i--) {
-        uint32_t j = emu_random(&worker_state.random) % (i + 1);
+        uint32_t j = emu_random(&self_worker->random) % (i + 1);
         struct emu_fiber *swapped = order[i];
         order[i] = order[j];
         order[j] = swapped;
@@ -372,34 +393,35 @@ void emu_grid_run(emu_kernel_fn kernel, const void *args, uint32_t n_blocks, uin
 {
     uint32_t n = n_blocks * n_threads;
     struct emu_block *blocks = calloc(n_blocks, sizeof *blocks);
-    struct emu_fiber *fibers = calloc(n, sizeof *fibers);
-    struct emu_fiber **order = malloc(n * sizeof(struct emu_fiber *));
-    if (!blocks || !fibers || !order)
+    struct emu_fiber **fibers = malloc(2 * n * sizeof(struct emu_fiber *));
+    if (!blocks || !fibers)
         emu_die("out of host memory for a grid of %u fibers", n);
+    struct emu_fiber **order = fibers + n;
     struct grid this_grid = {.kernel = kernel, .args = args};
 #ifdef CONTEXT_IS_UCONTEXT
     ucontext_t scheduler;
     this_grid.scheduler = &scheduler;
 #endif
+    struct emu_worker *worker = emu_worker();
     grid = &this_grid;
-    worker_state.device = physical_device;
-    worker_state.random = seed | 1;
+    worker->device = physical_device;
+    worker->random = seed | 1;
     pool_take(fibers, n);
     for (uint32_t i = 0; i < n; i++) {
-        struct emu_fiber *fiber = &fibers[i];
+        struct emu_fiber *fiber = fibers[i];
         fiber->block = &blocks[i / n_threads];
         fiber->block->live++;
         fiber->self = (struct llane_emu_thread){i / n_threads, n_blocks, i % n_threads, n_threads};
-        fiber->context =
-            context_new(fiber->stack + STACK_BYTES - (size_t)(i % COLOURS) * COLOUR_BYTES);
+        fiber->at_barrier = fiber->ended = false;
+        fiber->asan_stack = NULL;
+        fiber->context = context_new((uint8_t *)fiber);
         order[i] = fiber;
     }
     shuffle(order, n);
     run_rounds(order, n);
-    emu_access_land(&worker_state, true); /* a kernel's end waits for its stores */
-    pool_give(fibers, n);
+    emu_access_land(worker, true); /* a kernel's end waits for its stores */
     grid = NULL;
-    free(order);
+    pool_give(fibers, n);
     free(fibers);
     free(blocks);
 }

@@ -95,7 +95,7 @@ static inline uint32_t emu_random(uint64_t *state)
     return (uint32_t)((x * 0x2545f4914f6cdd1dULL) >> 32);
 }
 
-enum { EMU_TLB_ENTRIES = 64 };
+enum { EMU_TLB_ENTRIES = 256 };
 struct emu_tlb_entry {
     uint64_t page; /* address >> 12, 0 = empty */
     struct emu_region *region;
@@ -114,7 +114,6 @@ struct emu_worker {
     int device; /* physical device of the running kernel; -1 = none yet */
     uint64_t random;
     bool progressed; /* some fiber did more than poll since the round began */
-    struct emu_fiber *running;
     /* Cache of emu_region_find() and of the fault table for this device. */
     uint64_t tlb_generation;
     int tlb_device;
