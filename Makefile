@@ -47,7 +47,10 @@ KERNEL_EMU_FLAGS := -x c++ -DLLANE_EMU -Itests/emu_gpu -fno-exceptions -fno-rtti
     $(if $(filter tsan,$(V)),--param tsan-instrument-func-entry-exit=0)
 DEPFILE = -MMD -MP -MT $@ -MF $@.d
 # A test names what it needs beyond the usual in a line near its top: `// LDADD: -ldl`.
-LDADD = $(shell sed -n 's,^// LDADD: *,,p' $<)
+ldadd = $(shell sed -n 's,^// LDADD: *,,p' $<)
+LDADD = $(filter-out %.c,$(ldadd))
+# Sources among it go before the test's own, so that the dependency file describes that one.
+LDADD_SOURCES = $(filter %.c,$(ldadd))
 OWN_CFLAGS = $(shell sed -n 's,^// CFLAGS: *,,p' $<)
 
 # ---- CUDA and NCCL, where they are ----
@@ -166,9 +169,10 @@ $(DROP_INS): $(O)/stub/libnccl.so.2
 	    -Wl,-soname,libnccl-llane.so -Wl,-z,noexecstack
 
 # ---- emulated GPU, fake NCCL (default visibility: programs and plugin share them) ----
+$(O)/tests/emu_gpu/%.o: C_FLAGS += $(if $(filter tsan,$(V)),--param tsan-instrument-func-entry-exit=0)
 $(O)/tests/%.c.o: tests/%.c Makefile
 	$(start)
-	$(CC) $(C_FLAGS) -Itests/emu_gpu $(DEPFILE) -c $< -o $@
+	$(CC) $(TEST_FLAGS) $(DEPFILE) -c $< -o $@
 $(O)/tests/%.cc.o: tests/%.cc Makefile
 	$(start)
 	$(CXX) $(CXX_FLAGS) -Itests/emu_gpu $(DEPFILE) -c $< -o $@
@@ -194,7 +198,8 @@ SCRIPT_TESTS := $(addsuffix .sh,$(call pick,$(foreach d,unit emu model,tests/$(d
 HELPERS := $(patsubst %.c,$(O)/%,$(wildcard tests/emu/prog_*.c tests/fixtures/prog_*.c)) \
     $(patsubst %.c,$(O)/%.so,$(wildcard tests/emu/lib_*.c tests/fixtures/lib_*.c))
 # Other .c files of tests/emu are linked into each of its programs.
-EMU_SHARED := $(filter-out $(addprefix tests/emu/,test_% prog_% lib_%),$(wildcard tests/emu/*.c))
+EMU_SHARED := $(patsubst %,$(O)/%.o,$(filter-out $(addprefix tests/emu/,test_% prog_% lib_%),\
+    $(wildcard tests/emu/*.c)))
 # Tests that also run under a sanitizer have a line `// ALSO: tsan asan` near their top.
 also = $(basename $(if $(wildcard tests/*/test_*.c),$(shell grep -lE '^// ALSO:.*\b$(1)\b' \
     $(addsuffix .c,$(UNIT_TESTS) $(EMU_TESTS)) 2>/dev/null)))
@@ -202,7 +207,7 @@ TEST_FLAGS = $(C_FLAGS) -Itests -Itests/emu_gpu -Itests/fake_nccl $(OWN_CFLAGS)
 EMU_LINK := -L$(O)/emu -lllane-emu -Wl,-rpath,'$$ORIGIN/../../emu' -ldl -lrt -lm
 
 UNIT_DEPS := Makefile $(MODULES_AR) $(KERNEL_AR) $(EMU_LIB)
-UNIT_LINK = -o $@ $< $(MODULES_AR) $(KERNEL_AR) $(LDADD) -lcmocka $(EMU_LINK)
+UNIT_LINK = -o $@ $(LDADD_SOURCES) $< $(MODULES_AR) $(KERNEL_AR) $(LDADD) -lcmocka $(EMU_LINK)
 # A unit test that asks for the fake NCCL has it built first.
 $(addprefix $(O)/,$(basename $(shell grep -ls '^// LDADD:.*libnccl' $(wildcard tests/unit/test_*.c*)))): $(FAKE_NCCL)
 $(O)/tests/%: tests/%.c $(UNIT_DEPS)
@@ -211,10 +216,11 @@ $(O)/tests/%: tests/%.c $(UNIT_DEPS)
 $(O)/tests/%: tests/%.cc $(UNIT_DEPS)
 	$(start)
 	$(CXX) $(CXX_FLAGS) -Itests -Itests/emu_gpu $(OWN_CFLAGS) $(DEPFILE) $(UNIT_LINK)
-$(EMU_TESTS:%=$(O)/%) $(filter-out %.so,$(HELPERS)): $(O)/tests/%: tests/%.c Makefile $(EMU_SHARED) $(FAKE_NCCL)
+$(EMU_TESTS:%=$(O)/%) $(filter-out %.so,$(HELPERS)): $(O)/tests/%: tests/%.c Makefile $(EMU_SHARED) $(FAKE_NCCL) \
+    $(wildcard tests/emu/*/*.[ch])
 	$(start)
-	$(CC) $(TEST_FLAGS) $(DEPFILE) -o $@ $< $(EMU_SHARED) $(LDADD) -lcmocka -L$(O)/emu \
-	    -l:libnccl.so.2 $(EMU_LINK)
+	$(CC) $(TEST_FLAGS) $(DEPFILE) -o $@ $(LDADD_SOURCES) $< $(EMU_SHARED) \
+	    $(LDADD) -lcmocka -L$(O)/emu -l:libnccl.so.2 $(EMU_LINK)
 $(O)/tests/%.so: tests/%.c Makefile
 	$(start)
 	$(CC) $(TEST_FLAGS) $(DEPFILE) -shared -o $@ $< $(LDADD)
