@@ -155,16 +155,6 @@ static int is_refused(ncclResult_t result)
     return result != ncclSuccess && result != ncclInProgress;
 }
 
-/* LLANE_WAIT with a group open: the calls in it are NCCL's; the wait comes when it has ended. */
-static void wait_after_group(void *arg, ncclResult_t result)
-{
-    struct llane_comm *comm = arg;
-    if (!is_refused(result)) {
-        llane_setup_wait(comm, comm->n_all_reduces);
-    }
-    llane_comm_release(comm);
-}
-
 static void meet_and_wait(struct llane_comm *comm)
 {
     pthread_mutex_lock(&comm->lock);
@@ -174,18 +164,14 @@ static void meet_and_wait(struct llane_comm *comm)
     }
     int is_setting_up =
         atomic_load_explicit(&comm->state, memory_order_relaxed) == LLANE_COMM_SETTING_UP;
-    uint64_t n_begun = comm->n_all_reduces;
     pthread_mutex_unlock(&comm->lock);
     if (!was_new || !is_setting_up || !llane_config()->wait) {
         return;
     }
     if (!llane_group_is_open(comm->nccl)) {
-        llane_setup_wait(comm, n_begun);
-        return;
-    }
-    llane_comm_hold(comm);
-    if (llane_group_defer(comm->nccl, wait_after_group, comm)) {
-        llane_comm_release(comm);
+        llane_setup_wait(&comm, 1);
+    } else if (llane_group_wait_for(comm)) {
+        LLANE_WARN("rank %d: LLANE_WAIT: out of memory; not waiting", comm->rank);
     }
 }
 

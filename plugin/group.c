@@ -4,6 +4,7 @@
 
 #include "err.h"
 #include "log.h"
+#include "setup.h"
 
 struct entry {
     struct llane_comm *comm; /* held */
@@ -23,6 +24,8 @@ struct group {
     size_t n_entries, max_entries;
     struct deferred *deferred;
     size_t n_deferred, max_deferred;
+    struct llane_comm **awaited; /* held */
+    size_t n_awaited, max_awaited;
 };
 
 static _Thread_local struct group groups[LLANE_MAX_NCCL_COPIES];
@@ -95,6 +98,31 @@ int llane_group_defer(const struct llane_nccl *nccl, void (*then)(void *arg, ncc
     return 0;
 }
 
+int llane_group_wait_for(struct llane_comm *comm)
+{
+    struct group *g = find(comm->nccl);
+    struct llane_comm **awaited =
+        g ? grow(g->awaited, g->n_awaited, &g->max_awaited, sizeof *awaited) : NULL;
+    if (!awaited) {
+        return LLANE_ENOMEM;
+    }
+    g->awaited = awaited;
+    llane_comm_hold(comm);
+    awaited[g->n_awaited++] = comm;
+    return 0;
+}
+
+static void wait_for_lanes(struct group *g, ncclResult_t result)
+{
+    if (g->n_awaited && (result == ncclSuccess || result == ncclInProgress)) {
+        llane_setup_wait(g->awaited, g->n_awaited);
+    }
+    for (size_t i = 0; i < g->n_awaited; i++) {
+        llane_comm_release(g->awaited[i]);
+    }
+    g->n_awaited = 0;
+}
+
 enum phase { LAUNCH, BEFORE_NCCL, AFTER_NCCL };
 
 static int run(struct entry *e, enum phase phase)
@@ -136,7 +164,7 @@ static void clear(struct group *g)
     g->n_entries = 0;
 }
 
-/* A then() may open a group of its own, or wait: the list is taken first. */
+/* A then() may open a group of its own: the list is taken first. */
 static void run_deferred(struct group *g, ncclResult_t result)
 {
     size_t n = g->n_deferred;
@@ -155,6 +183,7 @@ void llane_group_drop(const struct llane_nccl *nccl)
     if (g && g->depth && --g->depth == 0) {
         clear(g);
         run_deferred(g, ncclInvalidUsage);
+        wait_for_lanes(g, ncclInvalidUsage);
     }
 }
 
@@ -173,5 +202,6 @@ ncclResult_t llane_group_end(const struct llane_nccl *nccl)
     }
     clear(g);
     run_deferred(g, result);
+    wait_for_lanes(g, result);
     return (err || order_err) && result == ncclSuccess ? ncclUnhandledCudaError : result;
 }

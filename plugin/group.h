@@ -32,6 +32,9 @@ int llane_group_add(struct llane_comm *comm, const struct llane_operation *opera
 int llane_group_defer(const struct llane_nccl *nccl, void (*then)(void *arg, ncclResult_t result),
                       void *arg);
 
+/* LLANE_WAIT: waits for the communicator's lane when the group has ended. 0 or LLANE_ENOMEM. */
+int llane_group_wait_for(struct llane_comm *comm);
+
 /* The group ended without launching anything (ncclGroupSimulateEnd). */
 void llane_group_drop(const struct llane_nccl *nccl);
 

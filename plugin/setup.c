@@ -426,25 +426,39 @@ static int64_t now_ms(void)
     return (int64_t)ts.tv_sec * 1000 + ts.tv_nsec / 1000000;
 }
 
-void llane_setup_wait(struct llane_comm *comm, uint64_t n_begun)
+/* This rank's user thread waits: S may be chosen without another call of its. 1 once done. */
+static int stand_by(struct llane_comm *comm)
+{
+    struct llane_switch *sw = atomic_load_explicit(&comm->switch_word, memory_order_acquire);
+    if (sw) {
+        llane_switch_stand_by(sw, comm->rank, comm->n_all_reduces);
+    }
+    return sw != NULL;
+}
+
+void llane_setup_wait(struct llane_comm *const *comms, size_t n)
 {
     int64_t deadline = now_ms() + (int64_t)llane_config()->wait_timeout_ms;
     struct llane_backoff backoff = {0};
-    int has_stood_by = 0;
-    while (!atomic_load_explicit(&comm->is_settled, memory_order_acquire)) {
-        struct llane_switch *sw = atomic_load_explicit(&comm->switch_word, memory_order_acquire);
-        if (sw && !has_stood_by) {
-            llane_switch_stand_by(sw, comm->rank, n_begun);
-            has_stood_by = 1;
+    size_t n_settled = 0;
+    char *has_stood_by = calloc(n, 1);
+    while (has_stood_by && n_settled < n) {
+        n_settled = 0;
+        for (size_t i = 0; i < n; i++) {
+            has_stood_by[i] = has_stood_by[i] || stand_by(comms[i]);
+            n_settled += atomic_load_explicit(&comms[i]->is_settled, memory_order_acquire) != 0;
         }
-        if (now_ms() > deadline) {
+        if (n_settled < n && now_ms() > deadline) {
             LLANE_WARN("rank %d: LLANE_WAIT: no verdict within %" PRIu64
                        " ms: not all ranks have come with their first all-reduce; NCCL carries on",
-                       comm->rank, llane_config()->wait_timeout_ms);
-            return;
+                       comms[0]->rank, llane_config()->wait_timeout_ms);
+            break;
         }
-        llane_backoff_sleep(&backoff);
+        if (n_settled < n) {
+            llane_backoff_sleep(&backoff);
+        }
     }
+    free(has_stood_by);
 }
 
 static void cancel(struct llane_comm *comm)

@@ -16,10 +16,11 @@
 void llane_setup_start(struct llane_comm *comm);
 
 /*
- * LLANE_WAIT: until the lane is live or refused on all ranks, or LLANE_WAIT_TIMEOUT_MS. The caller
- * has begun n_begun all-reduces on the communicator and begins no other meanwhile.
+ * LLANE_WAIT: until the lane of each communicator is live or refused on all its ranks, or
+ * LLANE_WAIT_TIMEOUT_MS. All at once, since one thread may drive all ranks of a communicator. The
+ * caller begins no all-reduce on any of them meanwhile.
  */
-void llane_setup_wait(struct llane_comm *comm, uint64_t n_begun);
+void llane_setup_wait(struct llane_comm *const *comms, size_t n);
 
 /* Ends all set-ups and waits a second at most for their threads: the process is leaving. */
 void llane_setup_end_all(void);

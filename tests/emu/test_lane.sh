@@ -110,10 +110,14 @@ done
 
 # ---- doors ----
 lane door__tuner_by_path__active 2 -e "*:NCCL_TUNER_PLUGIN=$emu/libnccl-tuner-llane.so" -- --counts 9
-for door in NET PROFILER ENV; do
+for door in NET PROFILER; do
     lane "door__${door}__active" 2 -u '*:NCCL_TUNER_PLUGIN' \
         -e "*:NCCL_${door}_PLUGIN=$emu/libnccl-tuner-llane.so" -- --counts 9 --comms 2 --batch 2
 done
+# Rank 0 loads it before its first communicator is created (ncclGetUniqueId), the others while: only
+# later communicators have an id on all ranks.
+lane door__ENV__second_communicator_active 2 -u '*:NCCL_TUNER_PLUGIN' -e '*:LLANE_WAIT=0' \
+    -e "*:NCCL_ENV_PLUGIN=$emu/libnccl-tuner-llane.so" -- --counts 9 --comms 2 --batch 2 --iters 40 --sleep-ms 5
 run -u '*:NCCL_TUNER_PLUGIN' 2 "$programs/prog_dlopen" "$emu/libnccl-llane.so"
 status=$?
 [ $status = 0 ] && [ "$(carried)" = 2 ]
@@ -123,7 +127,7 @@ lane door__several_at_once__active 2 -e "*:NCCL_NET_PLUGIN=$emu/libnccl-tuner-ll
 
 # ---- what keeps a communicator with NCCL, on all its ranks ----
 nccl off__LLANE_ENABLE_0__inert 2 "" -e '*:LLANE_ENABLE=0' -- --counts 9
-! grep -qi llane "$out"
+! grep -Eq 'LLANE |llane \[|llane stats' "$out"
 report $? off__LLANE_ENABLE_0__silent
 nccl partial__one_rank_has_no_llane__others_go_on 3 "lane not live yet" -u 1:NCCL_TUNER_PLUGIN \
     -e '*:LLANE_WAIT=0' -- --counts 9,1000 --iters 20
