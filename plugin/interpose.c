@@ -216,6 +216,7 @@ static int redirect_object(struct dl_phdr_info *info, size_t bytes, void *n_refu
 
 struct found {
     struct llane_elf_image image;
+    int is_pinned;
     char path[sizeof llane_nccl_copies[0].path];
 };
 
@@ -362,15 +363,14 @@ void llane_interpose_scan(void)
     struct search search = {.n = 0};
     dl_iterate_phdr(find_copy, &search);
     /* Outside the lock: a thread that holds the dynamic linker's may be waiting for ours. */
-    int is_pinned[MAX_FOUND];
     for (int i = 0; i < search.n; i++) {
-        is_pinned[i] = !pin(&search.found[i]);
+        search.found[i].is_pinned = !pin(&search.found[i]);
     }
 
     pthread_mutex_lock(&scan_lock);
     int n_new = 0;
     for (int i = 0; i < search.n; i++) {
-        if (!is_pinned[i] || is_known(&search.found[i])) {
+        if (!search.found[i].is_pinned || is_known(&search.found[i])) {
             continue;
         }
         struct copy *copy = add_copy(&search.found[i]);
