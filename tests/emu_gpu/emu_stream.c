@@ -10,7 +10,7 @@ enum {
     STREAM_MAGIC = 0x53545245,
     MAX_BLOCK_THREADS = 1024,
     MAX_ARGS_BYTES = 4096,
-    THREADS_PER_SM = 2048,
+    WARPS_PER_SM = 64,
     /* Looks at the queue before a worker sleeps: a futex wake costs more than a short kernel. */
     WORKER_YIELDS = 20,
     MAX_LOADED = 256
@@ -414,7 +414,8 @@ int llane_gpu_kernel_load(const void *kernel, uint32_t n_threads, uint32_t *bloc
         check_shape(kernel, n_threads))
         return LLANE_EGPU;
     load_kernel(kernel, emu_current_device());
-    *blocks_per_sm_out = THREADS_PER_SM / ((n_threads + 31) / 32 * 32);
+    uint32_t n_warps = (n_threads + 31) / 32;
+    *blocks_per_sm_out = n_warps > 0 ? WARPS_PER_SM / n_warps : 0;
     return 0;
 }
 
