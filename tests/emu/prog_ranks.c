@@ -38,6 +38,12 @@ static struct {
 
 static pid_t g_pids[MAX_RANKS];
 static char g_dir[64];
+static volatile sig_atomic_t g_signal; /* one that asks this program to end */
+
+static void on_signal(int number)
+{
+    g_signal = number;
+}
 
 static double now_s(void)
 {
@@ -134,6 +140,11 @@ static int watch(void)
                 g.kill_file = NULL;
                 g.kill_after_s = 1e9; /* once */
             }
+            if (!is_killed && g_signal) {
+                worst = 128 + g_signal;
+                kill_all();
+                is_killed = true;
+            }
             if (!is_killed && now_s() > deadline_s) {
                 if (!is_failing) {
                     fprintf(stderr, "prog_ranks: no end within %g s\n", g.limit_s);
@@ -166,12 +177,6 @@ static int watch(void)
         worst = code > worst ? code : worst;
     }
     return worst;
-}
-
-static void on_signal(int number)
-{
-    kill_all(); /* and the folder stays: nothing else is safe here */
-    _exit(128 + number);
 }
 
 int main(int argc, char **argv)

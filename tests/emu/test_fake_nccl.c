@@ -196,7 +196,7 @@ static void scaled_sums(struct rank *me)
 {
     ncclRedOp_t op;
     float x[4] = {1, 2, 3, (float)me->rank}, scalar = 0.5f * (float)(me->rank + 1);
-    float sum = 0, *out = (float *)me->out;
+    float sum = 0, *out = (float *)(void *)me->out;
     for (int r = 0; r < me->n; r++)
         sum += 0.5f * (float)(r + 1);
     memcpy(me->in, x, sizeof(x));
@@ -210,7 +210,7 @@ static void scaled_sums(struct rank *me)
     EXPECT(ncclAllReduce(me->in, me->out, 4, ncclFloat32, op, me->comm, me->stream) ==
            ncclInvalidArgument); /* destroyed */
 
-    float *scalar_device = (float *)(me->in + 4096);
+    float *scalar_device = (float *)(void *)(me->in + 4096);
     *scalar_device = scalar;
     OK(ncclRedOpCreatePreMulSum(&op, scalar_device, ncclFloat32, ncclScalarDevice, me->comm));
     OK(ncclAllReduce(me->in, me->out, 4, ncclFloat32, op, me->comm, me->stream));

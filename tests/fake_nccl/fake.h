@@ -200,7 +200,12 @@ struct ncclComm {
 ncclResult_t fake_comm_check(const struct ncclComm *comm);
 /* NULL or not a communicator. */
 bool fake_comm_is_valid(const struct ncclComm *comm);
-/* Waits until nothing of this communicator runs, or its abort flag is up. */
+/* The object alone: no ranks, no plugins. */
+struct ncclComm *fake_comm_new(int device);
+void fake_comm_free(struct ncclComm *comm);
+/* What runs leaves at the abort flag; afterwards the communicator is as it was. */
+void fake_comm_stop_work(struct ncclComm *comm);
+/* Waits until nothing of this communicator runs. */
 void fake_comm_drain(struct ncclComm *comm);
 
 /* ---- stream.c: issue order on a communicator, streams, capture ---- */

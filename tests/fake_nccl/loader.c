@@ -171,7 +171,8 @@ static void env_finalize(void)
         ((struct env_v1 *)g_env_table)->finalize();
     else
         ((struct env_v2 *)g_env_table)->finalize();
-    dlclose(g_env_library);
+    if (dlclose(g_env_library) != 0)
+        FAKE_WARN("%s", dlerror());
 }
 
 static void env_load_once(void)

@@ -194,7 +194,7 @@ static uint64_t int_combine(ncclRedOp_t op, bool is_signed, uint64_t a, uint64_t
 static void reduce_floats(const struct fake_op *op, const void *const *from, int n, size_t first,
                           size_t count, void *to)
 {
-    double sum[BATCH];
+    double sum[BATCH] = {0};
     double scale = float_round(op->type, 1.0 / n);
     for (int r = 0; r < n; r++) {
         for (size_t i = 0; i < count; i++) {
@@ -211,7 +211,7 @@ static void reduce_floats(const struct fake_op *op, const void *const *from, int
 static void reduce_ints(const struct fake_op *op, const void *const *from, int n, size_t first,
                         size_t count, void *to)
 {
-    uint64_t sum[BATCH];
+    uint64_t sum[BATCH] = {0};
     const struct type_row *t = &g_types[op->type];
     for (int r = 0; r < n; r++) {
         for (size_t i = 0; i < count; i++) {

@@ -57,7 +57,7 @@ static bool is_split(enum client_kind kind)
 /* Top-level communicators: the c-th of every member, or their parents (c < 0). */
 static void create_top(struct client_set *set, int c, ncclUniqueId id)
 {
-    ncclComm_t comms[CLIENT_MAX];
+    ncclComm_t comms[CLIENT_MAX] = {NULL};
     if (set->options->n_all) {
         int devices[CLIENT_MAX];
         for (int i = 0; i < set->n_members; i++)
