@@ -76,14 +76,18 @@ static void vote_yes(struct llane_board *board, int step)
     }
 }
 
-static void vote_no(struct llane_board *board, int step, int rank, uint32_t reason)
+/* Returns the state the step is in now. */
+static enum verdict_state vote_no(struct llane_board *board, int step, int rank, uint32_t reason)
 {
     _Atomic uint64_t *word = &board->shared->verdict[step];
     uint64_t old = atomic_load_explicit(word, memory_order_relaxed); /* V2 checks what this found */
-    while (verdict_state(old) == VERDICT_OPEN &&
-           !atomic_compare_exchange_weak_explicit(word, &old, verdict_no(rank, reason), /* V2 */
+    while (verdict_state(old) == VERDICT_OPEN) {
+        if (atomic_compare_exchange_weak_explicit(word, &old, verdict_no(rank, reason), /* V2 */
                                                   memory_order_acq_rel, memory_order_relaxed)) {
+            return VERDICT_NO;
+        }
     }
+    return verdict_state(old);
 }
 
 /* Returns the state. */
@@ -236,7 +240,7 @@ void llane_board_vote(struct llane_board *board, int step, uint32_t reason, cons
     }
     board->voted |= bit;
     if (reason != LLANE_BOARD_AGREED) {
-        vote_no(board, step, board->rank, reason);
+        (void)vote_no(board, step, board->rank, reason);
         return;
     }
     if (record != NULL) {
@@ -250,7 +254,7 @@ void llane_board_vote(struct llane_board *board, int step, uint32_t reason, cons
 void llane_board_refuse(struct llane_board *board, int step, uint32_t reason)
 {
     board->voted |= (uint32_t)1 << step;
-    vote_no(board, step, board->rank, reason);
+    (void)vote_no(board, step, board->rank, reason);
 }
 
 static int is_filled(struct llane_board *board, int rank)
@@ -266,7 +270,7 @@ static void refuse_for_the_dead(struct llane_board *board, int step)
         if (r != board->rank && is_filled(board, r)) {
             struct llane_liveness who = board->shared->places[r].who;
             if (llane_liveness_is_gone(&board->self, &who)) {
-                vote_no(board, step, r, LLANE_BOARD_DIED);
+                (void)vote_no(board, step, r, LLANE_BOARD_DIED);
                 return;
             }
         }
@@ -345,14 +349,12 @@ void llane_board_leave(struct llane_board *board)
     if (board == NULL) {
         return;
     }
-    struct llane_verdict verdict;
     if (board->self.pid == (int32_t)getpid()) {
         int step = 0;
-        while (step < LLANE_BOARD_STEPS && read_verdict(board, step, &verdict) == VERDICT_YES) {
+        /* Refusing and looking are one access: a step may become YES at any moment before. */
+        while (step < LLANE_BOARD_STEPS &&
+               vote_no(board, step, board->rank, LLANE_BOARD_LEFT) == VERDICT_YES) {
             step++;
-        }
-        if (step < LLANE_BOARD_STEPS) {
-            llane_board_refuse(board, step, LLANE_BOARD_LEFT);
         }
     }
     llane_rendezvous_end(&board->meet);
