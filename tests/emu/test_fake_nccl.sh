@@ -171,7 +171,7 @@ run "processes: every type and operation" 4 "$bin/prog_allreduce" --types all --
     --iters 1
 run "processes: groups over streams and communicators" 4 "$bin/prog_allreduce" --group --batch 8 \
     --streams 3 --comms 2
-run "processes: graphs between eager calls" 3 "$bin/prog_allreduce" --mix --streams 2 --batch 4
+run "processes: graphs between eager calls" 3 "$bin/prog_allreduce" --mix --streams 2 --batch 5 --iters 10
 run "processes: 16 MiB" 2 "$bin/prog_allreduce" --counts 4194304 --iters 1
 run "processes: 16 ranks" 16 "$bin/prog_allreduce" --iters 1
 for kind in config nonblocking scalable split halves; do

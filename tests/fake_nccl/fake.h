@@ -60,14 +60,13 @@ enum { FAKE_CHUNK_BYTES = 64 * 1024, FAKE_P2P_BYTES = 8 * 1024, FAKE_DEPTH = 2 }
 /* A rank's record; each counter is written by that rank alone, released, and acquired by the others. */
 struct fake_rank {
     _Atomic uint64_t posted;          /* collective steps whose chunk is in place */
-    _Atomic uint64_t consumed;        /* collective steps whose chunks were all read */
     _Atomic uint64_t exchange_posted; /* host exchanges begun ... */
     _Atomic uint64_t exchange_read;   /* ... and over */
     _Atomic uint32_t attached;
     uint32_t unused;
     uint64_t host_hash;
     int32_t exchange[2];
-    uint8_t pad[128 - 56];
+    uint8_t pad[128 - 48];
 };
 struct fake_chunk {
     struct fake_chunk_head head;

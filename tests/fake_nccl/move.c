@@ -17,15 +17,13 @@ const char *fake_call_name(enum fake_call call)
     return g_call_names[call];
 }
 
-/* Waits until all ranks' counter at this offset of their record reached n; false when aborted. */
-static bool wait_all(struct fake_link *link, size_t offset, uint64_t n)
+/* Waits until all ranks have posted n steps; false when aborted. */
+static bool wait_all_posted(struct fake_link *link, uint64_t n)
 {
     unsigned n_polls = 0;
     for (int r = 0; r < link->segment.n_ranks; r++) {
-        _Atomic uint64_t *counter =
-            (_Atomic uint64_t *)((uint8_t *)&link->segment.ranks[r] + offset);
-        /* Acquires what rank r released in post() or after its reads. */
-        while (atomic_load_explicit(counter, memory_order_acquire) < n) {
+        /* Pairs with the release in run_collective: rank r's chunk is in place. */
+        while (atomic_load_explicit(&link->segment.ranks[r].posted, memory_order_acquire) < n) {
             if (atomic_load(&link->abort))
                 return false;
             fake_pause(&n_polls);
@@ -127,18 +125,17 @@ static void run_collective(struct fake_link *link, const struct fake_op *op)
     struct fake_rank *mine = &link->segment.ranks[link->segment.rank];
     for (size_t first = 0; first < op->count; first += room, link->step++) {
         size_t some = op->count - first < room ? op->count - first : room;
-        /* The buffer was last used FAKE_DEPTH steps ago: all must have read it. */
-        if (link->step >= FAKE_DEPTH &&
-            !wait_all(link, offsetof(struct fake_rank, consumed), link->step + 1 - FAKE_DEPTH))
-            return;
+        /*
+         * The buffer was last used two steps ago. All ranks have read it there: each posted the step
+         * in between after that, and this rank saw all of those posts.
+         */
         put_chunk(link, op, scalar, first, some);
         chunk_of(link, link->segment.rank)->head = head;
         atomic_store_explicit(&mine->posted, link->step + 1, memory_order_release);
-        if (!wait_all(link, offsetof(struct fake_rank, posted), link->step + 1))
+        if (!wait_all_posted(link, link->step + 1))
             return;
         check_heads(link, &head);
         take_chunk(link, op, first, some);
-        atomic_store_explicit(&mine->consumed, link->step + 1, memory_order_release);
     }
 }
 

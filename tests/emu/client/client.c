@@ -203,7 +203,8 @@ static uint8_t *out_base(const struct batch *b, const struct client_member *m, i
 
 static struct CUstream_st *stream_of(const struct batch *b, const struct client_member *m, int j)
 {
-    return m->streams[j % b->set->options->n_streams];
+    /* Eager calls take the next stream, so that those beside a graph begin on another than its. */
+    return m->streams[(j + (b->first_slot != 0)) % b->set->options->n_streams];
 }
 
 /* Bytes from a slot's start to the end of the guard behind what is used, whatever the offset. */
@@ -325,16 +326,19 @@ static void replay(const struct batch *b)
     }
 }
 
-static void run_once(const struct batch *graph, const struct batch *eager)
+/* Graph and eager calls follow each other without a wait between, in turns either first. */
+static void run_once(const struct batch *graph, const struct batch *eager, bool is_eager_first)
 {
     if (graph)
         upload(graph, NULL);
     if (eager)
         upload(eager, NULL);
+    if (eager && is_eager_first)
+        issue(eager);
     if (graph)
         replay(graph);
-    if (eager)
-        issue(eager); /* right behind the graph, on the second stream too */
+    if (eager && !is_eager_first)
+        issue(eager);
     for (int i = 0; graph && i < graph->set->n_members; i++)
         RANKS_CHECK(llane_gpu_stream_synchronize(graph->set->members[i].streams[0]));
     if (graph)
@@ -360,7 +364,7 @@ void client_run(struct client_set *set, ncclDataType_t type, ncclRedOp_t op, siz
         bool has_eager = !o->is_graph || o->is_mixed;
         if (has_eager)
             set->n_calls += (uint64_t)o->batch;
-        run_once(o->is_graph ? &graph : NULL, has_eager ? &eager : NULL);
+        run_once(o->is_graph ? &graph : NULL, has_eager ? &eager : NULL, k % 2);
     }
     for (int i = 0; o->is_graph && i < set->n_members; i++)
         RANKS_CHECK(llane_gpu_graph_destroy(set->members[i].graph));
