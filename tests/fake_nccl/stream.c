@@ -75,9 +75,10 @@ static int order_before(struct ncclComm *comm, cudaStream_t stream, uint64_t cap
                    ? 0
                    : llane_gpu_stream_wait_event(stream, comm->capture_order);
     const char *mixing = fake_getenv("NCCL_GRAPH_MIXING_SUPPORT");
-    if (comm->has_order && !(mixing && strcmp(mixing, "0") == 0))
-        return llane_gpu_capture_wait_external(stream, comm->order);
-    return 0;
+    if (mixing && strcmp(mixing, "0") == 0)
+        return 0;
+    /* Even if the event was never recorded yet: it may be by the time of a replay. */
+    return llane_gpu_capture_wait_external(stream, comm->order);
 }
 
 static int order_after(struct ncclComm *comm, cudaStream_t stream, uint64_t capture)
