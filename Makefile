@@ -100,8 +100,9 @@ EMU_PLUGIN := $(O)/emu/libnccl-tuner-llane.so
 CUDA_PLUGIN := $(if $(HAVE_CUDA),$(O)/libnccl-tuner-llane.so)
 TEST_PLUGIN := $(if $(HAVE_CUDA),$(O)/cuda-$(TEST_KEY)/libnccl-tuner-llane.so)
 DROP_INS := $(O)/emu/libnccl-llane.so $(if $(HAVE_CUDA),$(O)/libnccl-llane.so)
-# Tools: tools/X.c runs on the emulation as emu/llane-X and on a GPU as llane-X-gpu.
-TOOLS := $(patsubst tools/%.c,%,$(wildcard tools/*.c))
+# Tools: tools/X.c, with its parts tools/X_*.c and kernels tools/X_*.cu, runs on the emulation as
+# emu/llane-X and on a GPU as llane-X-gpu.
+TOOLS := $(foreach t,$(patsubst tools/%.c,%,$(wildcard tools/*.c)),$(if $(findstring _,$(t)),,$(t)))
 
 .PHONY: all emu cuda tools programs
 all: emu tools cuda ## everything this machine can build (default)
@@ -119,7 +120,7 @@ $(O)/plugin/%.o: plugin/%.c Makefile
 $(O)/plugin/gpu_cuda.o: plugin/gpu_cuda.c Makefile
 	$(start)
 	$(CC) $(C_FLAGS) $(HIDDEN) -isystem $(CUDA_HOME)/include $(DEPFILE) -c $< -o $@
-$(O)/emu/kernels/%.o: kernels/%.cu Makefile
+$(O)/emu/%.o: %.cu Makefile
 	$(start)
 	$(CXX) $(CXX_FLAGS) $(KERNEL_EMU_FLAGS) $(DEPFILE) -c $< -o $@
 $(MODULES_AR): $(filter-out $(DOOR_OBJS),$(PLUGIN_OBJS))
@@ -141,6 +142,9 @@ $(EMU_PLUGIN): $(PLUGIN_OBJS) $(KERNEL_EMU_OBJS) $(EMU_LIB) plugin/exports.map
 # 1: ARCHS, 2: their name in paths. Each set has its own folder, so that they do not disturb another.
 define cuda_object
 $(O)/cuda-$(2)/%.o: kernels/%.cu Makefile
+	$$(start)
+	$$(NVCC) $$(NVCC_FLAGS) $(call gencode,$(1)) -MMD -MP -MT $$@ -MF $$@.d -c $$< -o $$@
+$(O)/cuda-$(2)/tools/%.o: tools/%.cu Makefile
 	$$(start)
 	$$(NVCC) $$(NVCC_FLAGS) $(call gencode,$(1)) -MMD -MP -MT $$@ -MF $$@.d -c $$< -o $$@
 $(O)/cuda-$(2)/libnccl-tuner-llane.so: $(PLUGIN_OBJS) $(O)/plugin/gpu_cuda.o \
@@ -226,14 +230,23 @@ $(O)/tests/%.so: tests/%.c Makefile
 	$(CC) $(TEST_FLAGS) $(DEPFILE) -shared -o $@ $< $(LDADD)
 programs: emu $(addprefix $(O)/,$(UNIT_TESTS) $(EMU_TESTS)) $(HELPERS) ## every test program
 
-$(O)/emu/llane-%: tools/%.c Makefile $(FAKE_NCCL) $(MODULES_AR)
+$(O)/tools/%.o: tools/%.c Makefile
 	$(start)
-	$(CC) $(TEST_FLAGS) $(DEPFILE) -o $@ $< $(MODULES_AR) -L$(@D) -l:libnccl.so.2 -lllane-emu \
-	    -Wl,-rpath,'$$ORIGIN' -ldl -lrt -lm
-$(O)/llane-%-gpu: tools/%.c Makefile $(O)/plugin/gpu_cuda.o $(MODULES_AR)
-	$(start)
-	$(CC) $(TEST_FLAGS) $(DEPFILE) -o $@ $< $(O)/plugin/gpu_cuda.o $(MODULES_AR) $(NCCL_LINK) \
-	    $(CUDART) -lm
+	$(CC) $(TEST_FLAGS) $(DEPFILE) -c $< -o $@
+# 1: the tool
+define tool_programs
+$(O)/emu/llane-$(1): $(patsubst %.c,$(O)/%.o,tools/$(1).c $(wildcard tools/$(1)_*.c)) \
+    $(patsubst %.cu,$(O)/emu/%.o,$(wildcard tools/$(1)_*.cu)) $(FAKE_NCCL) $(MODULES_AR)
+	$$(start)
+	$(CC) $(OPT_$(V)) -o $$@ $$(filter %.o,$$^) $(MODULES_AR) -L$$(@D) -l:libnccl.so.2 -lllane-emu \
+	    -Wl,-rpath,'$$$$ORIGIN' -pthread -ldl -lrt -lm
+$(O)/llane-$(1)-gpu: $(patsubst %.c,$(O)/%.o,tools/$(1).c $(wildcard tools/$(1)_*.c)) \
+    $(patsubst %.cu,$(O)/cuda-$(ARCHS_KEY)/%.o,$(wildcard tools/$(1)_*.cu)) \
+    $(O)/plugin/gpu_cuda.o $(MODULES_AR)
+	$$(start)
+	$(CC) $(OPT_$(V)) -o $$@ $$(filter %.o,$$^) $(MODULES_AR) $(NCCL_LINK) $(CUDART) -pthread -lm
+endef
+$(foreach t,$(TOOLS),$(eval $(call tool_programs,$(t))))
 GPU_PROGRAMS := $(patsubst %.c,$(O)/%,$(wildcard tests/gpu1/*.c tests/gpun/*.c))
 $(GPU_PROGRAMS): $(O)/%: %.c Makefile $(O)/plugin/gpu_cuda.o $(MODULES_AR)
 	$(start)
