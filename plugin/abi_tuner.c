@@ -6,6 +6,7 @@
  * calls NCCL (its logger excepted). Errors: none, ever: one from init can hang the creation of a
  * communicator, one from get_coll_info fails the user's collective.
  */
+#include "comm.h"
 #include "config.h"
 #include "startup.h"
 #include "tuner_abi.h"
@@ -90,7 +91,11 @@ static ncclResult_t destroy_v1(void)
 
 static ncclResult_t destroy_v2(void *ctx)
 {
-    llane_tuner_remove(ctx);
+    const void *slot = llane_tuner_remove(ctx);
+    if (slot) {
+        /* A communicator ended by a call that llane did not see: its address may be used again. */
+        llane_comm_drop_containing(slot);
+    }
     return ncclSuccess;
 }
 

@@ -48,8 +48,9 @@ void *llane_tuner_add(void **ctx_slot, size_t n_ranks, size_t n_nodes, uint64_t 
     return (void *)ctx;
 }
 
-void llane_tuner_remove(void *ctx)
+const void *llane_tuner_remove(void *ctx)
 {
+    uintptr_t slot = 0;
     pthread_mutex_lock(&lock);
     struct record **link = &records;
     while (*link && (*link)->ctx != (uintptr_t)ctx) {
@@ -58,9 +59,11 @@ void llane_tuner_remove(void *ctx)
     struct record *record = *link;
     if (record) {
         *link = record->next;
+        slot = record->slot;
     }
     pthread_mutex_unlock(&lock);
     free(record);
+    return (const void *)slot;
 }
 
 int llane_tuner_find(const void *comm, size_t comm_bytes, uint64_t *comm_id_out)

@@ -19,8 +19,8 @@
  */
 void *llane_tuner_add(void **ctx_slot, size_t n_ranks, size_t n_nodes, uint64_t comm_id);
 
-/* Forgets the record; a context that has none is ignored. */
-void llane_tuner_remove(void *ctx);
+/* Forgets the record and returns its slot's address; NULL for a context that has none. */
+const void *llane_tuner_remove(void *ctx);
 
 /*
  * 1 if there is a record whose slot lies in [comm, comm + comm_bytes), with its id (0 below NCCL
