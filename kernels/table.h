@@ -25,7 +25,7 @@ enum {
  * between launches. Read and written as one aligned 16-byte word.
  */
 struct llane_cell {
-    uint32_t ll_op;       /* number of the next LL operation = its flag: 1, 2, .. 2^32-1, 2, 3, .. */
+    uint32_t ll_op; /* number of the next LL operation = its flag: 1, 2, .. 2^32-1, 2, 3, .. */
     uint32_t sentinel_op; /* number of the next sentinel operation */
     uint32_t busy;        /* a kernel is between entry and exit on this lane */
     uint32_t dead;        /* LLANE_DEAD_*: later kernels leave at once */
@@ -54,17 +54,17 @@ enum llane_kernel_op { LLANE_OP_SUM = 0, LLANE_OP_AVG = 1 };
  * generation g at +g * slot_bytes. slot_bytes is a multiple of LLANE_STRIPE_BYTES.
  */
 struct llane_one_shot_args {
-    const void *in;  /* count elements, element-aligned */
-    void *out;       /* may equal in */
-    uint64_t count;  /* > 0; count * size <= slot_bytes / 2 */
+    const void *in; /* count elements, element-aligned */
+    void *out;      /* may equal in */
+    uint64_t count; /* > 0; count * size <= slot_bytes / 2 */
     uint64_t slot_bytes;
     uint32_t rank, n_ranks;
-    uint32_t op;                       /* enum llane_kernel_op */
-    uint32_t spins_per_look;           /* poll rounds between two looks at the abort word; > 0 */
-    uint8_t *send[LLANE_MAX_RANKS];    /* peer memory: this rank's slot at rank r; own entry unused */
-    uint8_t *recv[LLANE_MAX_RANKS];    /* own memory: rank r's slot here; own entry unused */
-    struct llane_cell *cells;          /* LLANE_MAX_BLOCKS of them, own memory */
-    struct llane_lane_words *words;    /* device address of the mapped host words */
+    uint32_t op;                    /* enum llane_kernel_op */
+    uint32_t spins_per_look;        /* poll rounds between two looks at the abort word; > 0 */
+    uint8_t *send[LLANE_MAX_RANKS]; /* peer memory: this rank's slot at rank r; own entry unused */
+    uint8_t *recv[LLANE_MAX_RANKS]; /* own memory: rank r's slot here; own entry unused */
+    struct llane_cell *cells;       /* LLANE_MAX_BLOCKS of them, own memory */
+    struct llane_lane_words *words; /* device address of the mapped host words */
 };
 
 /*
@@ -82,7 +82,12 @@ struct llane_probe_args {
     uint32_t *result;               /* mapped host memory, n_ranks words: see LLANE_PROBE_* */
     struct llane_lane_words *words;
 };
-enum { LLANE_PROBE_PENDING = 0, LLANE_PROBE_GOOD = 1, LLANE_PROBE_MISSING = 2, LLANE_PROBE_WRONG = 3 };
+enum {
+    LLANE_PROBE_PENDING = 0,
+    LLANE_PROBE_GOOD = 1,
+    LLANE_PROBE_MISSING = 2,
+    LLANE_PROBE_WRONG = 3
+};
 
 enum llane_kernel {
     LLANE_KERNEL_PROBE_SEND,

@@ -13,10 +13,10 @@
 
 #define LLANE_LIST(...) __VA_ARGS__
 
-#define LLANE_NCCL_TAKEN(X, V)                                                                       \
+#define LLANE_NCCL_TAKEN(X, V)                                                                     \
     X(AllReduce, 20000,                                                                            \
-      (const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, ncclRedOp_t op, \
-       ncclComm_t comm, cudaStream_t stream),                                                      \
+      (const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype,                \
+       ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream),                                      \
       (sendbuff, recvbuff, count, datatype, op, comm, stream))                                     \
     V(GroupStart, 20000)                                                                           \
     V(GroupEnd, 20000)                                                                             \
