@@ -254,7 +254,7 @@ $(GPU_PROGRAMS): $(O)/%: %.c Makefile $(O)/plugin/gpu_cuda.o $(MODULES_AR)
 	    $(MODULES_AR) $(LDADD) $(NCCL_LINK) $(CUDART) -lm
 
 # ---- what people run (each looks after its dependencies first, so the work is a second make) ----
-.PHONY: test demo demo-gpu gpu-tests test-gpu model lint format install clean help
+.PHONY: test demo demo-gpu gpu-tests test-gpu model lint format docs install clean help
 RUN_ENV = LLANE_BUILD=$(abspath $(O)) LLANE_V=$(V) LLANE_TEST_OBJECTS='$(abspath $(EMU_PLUGIN) $(TEST_PLUGIN))'
 ALSO := $(if $(SANITIZED),,tsan asan)
 test: ## build and run every test that needs no GPU; TESTS=%name picks
@@ -285,6 +285,9 @@ lint: ## format, clang-tidy, cppcheck, shellcheck, codespell, exports
 	@CUDA_HOME='$(CUDA_HOME)' $(RUN_ENV) scripts/lint
 format: ## rewrite every source as .clang-format says
 	@scripts/lint --list | xargs -r clang-format -i
+
+docs: $(O)/tests/unit/test_config ## write docs/config.md anew from its table
+	$< --write-doc > docs/config.md
 
 LIBDIR = $(DESTDIR)$(PREFIX)/lib
 install: cuda ## PREFIX=/usr/local DESTDIR=
