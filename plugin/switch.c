@@ -98,6 +98,7 @@ static int read_highest(struct llane_switch *sw, int n_ranks, uint64_t *highest_
 static int try_number(struct llane_switch *sw, int n_ranks, uint64_t s)
 {
     uint64_t proposed = make_word(LLANE_SWITCH_PROPOSED, s);
+    PAUSE();
     atomic_store_explicit(&sw->word, proposed, memory_order_seq_cst); /* P1 */
     PAUSE();
     uint64_t highest = 0;
