@@ -21,7 +21,9 @@
 #endif
 #define W 2
 #define M 9
+#ifndef BIG
 #define BIG 3
+#endif
 
 #ifdef SKIP_ONE
 #define FLAG(e) (1 + ((e)-1) % M)
