@@ -254,7 +254,7 @@ $(GPU_PROGRAMS): $(O)/%: %.c Makefile $(O)/plugin/gpu_cuda.o $(MODULES_AR)
 	    $(MODULES_AR) $(LDADD) $(NCCL_LINK) $(CUDART) -lm
 
 # ---- what people run (each looks after its dependencies first, so the work is a second make) ----
-.PHONY: test demo demo-gpu gpu-tests test-gpu model lint format docs install clean help
+.PHONY: test demo demo-gpu tools-gpu gpu-tests test-gpu model lint format docs install clean help
 RUN_ENV = LLANE_BUILD=$(abspath $(O)) LLANE_V=$(V) LLANE_TEST_OBJECTS='$(abspath $(EMU_PLUGIN) $(TEST_PLUGIN))'
 ALSO := $(if $(SANITIZED),,tsan asan)
 test: ## build and run every test that needs no GPU; TESTS=%name picks
@@ -271,7 +271,7 @@ demo: ## N ranks, sizes 8 B to 4 MiB: route, time and result of each
 	@scripts/deps
 	+@$(MAKE) --no-print-directory $(if $(filter gpu,$(DEMO)),ARCHS=native demo-gpu,emu tools)
 	@LLANE_BUILD=$(abspath $(O)) LLANE_V=$(V) LLANE_DEMO=$(DEMO) tools/demo
-demo-gpu: cuda $(TOOLS:%=$(O)/llane-%-gpu)
+tools-gpu demo-gpu: cuda $(TOOLS:%=$(O)/llane-%-gpu)
 gpu-tests: $(GPU_PROGRAMS) cuda ## the programs of tests/gpu1 and tests/gpun
 test-gpu: ## several ranks on one real GPU, with the installed NCCL
 	@scripts/deps

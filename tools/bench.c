@@ -52,11 +52,24 @@ static int run_phases(char **argv, const struct bench_options *options,
     return status;
 }
 
-/* The second set of processes must have had the lane as the first one had. */
+/*
+ * Processes without a log count: all calls must have reached llane, and where the lane carried calls
+ * when results were checked, it must have done so when times were taken.
+ */
 static void look_at_stats(const struct bench_report *report)
 {
     const struct bench_log *log = report->log;
-    if (report->threshold && log->has_stats && !log->lane_calls) {
+    uint64_t n_calls = report->shared->result[0].n_lane_path_calls;
+    uint64_t n_seen = log->lane_calls + log->nccl_calls;
+    int has_lane = 0;
+    for (int s = 0; s < report->options->n_sizes; s++) {
+        has_lane |= report->is_lane[s];
+    }
+    if (report->options->does_overhead && n_seen != n_calls) {
+        fprintf(stderr, "llane-bench: llane saw %llu of %llu calls: the figure says nothing\n",
+                (unsigned long long)n_seen, (unsigned long long)n_calls);
+    }
+    if (has_lane && log->has_stats && !log->lane_calls) {
         fprintf(stderr, "llane-bench: the lane carried calls when results were checked, and none "
                         "when times were taken: the times are NCCL's\n");
     }

@@ -252,7 +252,7 @@ struct bench_report {
     uint64_t wrong[BENCH_MAX_SIZES], checked[BENCH_MAX_SIZES];
     int is_lane[BENCH_MAX_SIZES];
     float floor_us;   /* 0: not measured */
-    size_t threshold; /* largest size that the lane carried; 0: none */
+    size_t threshold; /* largest size for the lane; 0: no lane */
 };
 void bench_report_make(const struct bench_options *options, const struct bench_surroundings *around,
                        const struct bench_shared *shared, const struct bench_log *log,

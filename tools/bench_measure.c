@@ -58,6 +58,11 @@ static struct CUgraphExec_st *capture(const struct bench_rank *r, const struct b
     return graph;
 }
 
+static void synchronize(const struct bench_rank *r)
+{
+    bench_check_gpu(r, llane_gpu_stream_synchronize(r->stream), "stream");
+}
+
 static int n_paths(const struct bench_rank *r)
 {
     return r->options->skips_nccl ? BENCH_NCCL : BENCH_N_PATHS;
@@ -70,6 +75,9 @@ void bench_measure_open(struct bench_rank *r, struct bench_work *work)
         return;
     }
     for (int path = 0; path < n_paths(r); path++) {
+        /* What NCCL connects at the first use of an algorithm is connected before a capture. */
+        bench_all_reduce(r, (enum bench_path)path, work->in, work->out, work->count);
+        synchronize(r);
         work->graph[path] = capture(r, work, (enum bench_path)path, 0);
     }
     if (r->options->mode == BENCH_PRODUCER) {
@@ -89,11 +97,6 @@ void bench_measure_close(struct bench_rank *r, struct bench_work *work)
         bench_check_gpu(r, llane_gpu_graph_destroy(work->producer), "graph");
         work->producer = NULL;
     }
-}
-
-static void synchronize(const struct bench_rank *r)
-{
-    bench_check_gpu(r, llane_gpu_stream_synchronize(r->stream), "stream");
 }
 
 static void launch_graph(const struct bench_rank *r, struct CUgraphExec_st *graph)

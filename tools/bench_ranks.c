@@ -51,7 +51,7 @@ struct reader {
 
 static void keep(char *to, const char *from)
 {
-    snprintf(to, BENCH_LINE_BYTES, "%s", from);
+    snprintf(to, BENCH_LINE_BYTES, "%.*s", BENCH_LINE_BYTES - 1, from);
 }
 
 static void read_call(struct reader *reader, const char *call)

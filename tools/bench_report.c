@@ -29,6 +29,22 @@ static void take_rank(struct bench_report *report, const struct bench_result *re
     report->producer_us[s] = larger(report->producer_us[s], result->producer_us[s]);
 }
 
+/* From the lane's own line, "... 0 to 262144 bytes ..."; else the largest size that it carried. */
+static size_t threshold_of(const struct bench_report *report)
+{
+    size_t min, max, largest = 0;
+    for (const char *at = report->log->lane; *at; at += strcspn(at, " "), at += *at == ' ') {
+        int end = 0;
+        if (sscanf(at, "%zu to %zu bytes%n", &min, &max, &end) == 2 && end) {
+            return max;
+        }
+    }
+    for (int s = 0; s < report->options->n_sizes; s++) {
+        largest = report->is_lane[s] ? report->options->sizes[s] : largest;
+    }
+    return largest;
+}
+
 void bench_report_make(const struct bench_options *options, const struct bench_surroundings *around,
                        const struct bench_shared *shared, const struct bench_log *log,
                        struct bench_report *out)
@@ -40,10 +56,8 @@ void bench_report_make(const struct bench_options *options, const struct bench_s
             take_rank(out, &shared->result[r], s);
         }
         out->is_lane[s] = !strncmp(log->route[s], "lane", 4);
-        if (out->is_lane[s]) {
-            out->threshold = options->sizes[s];
-        }
     }
+    out->threshold = threshold_of(out);
     out->cpu_launch_us = shared->result[0].cpu_launch_us;
     if (shared->empty_us > 0 && shared->flag_us > 0) {
         out->floor_us = shared->empty_us + shared->flag_us;
@@ -169,7 +183,7 @@ int bench_report_json(const struct bench_report *report, FILE *file)
     json_number(file, "sum", report->floor_us, report->floor_us > 0);
     fprintf(file, "},\n  ");
     json_number(file, "cpu_launch_us", report->cpu_launch_us, o->does_breakdown);
-    fprintf(file, ",\n  \"largest_lane_bytes\": %zu,\n  \"sizes\": [\n", report->threshold);
+    fprintf(file, ",\n  \"threshold_bytes\": %zu,\n  \"sizes\": [\n", report->threshold);
     for (int s = 0; s < o->n_sizes; s++) {
         json_size(report, file, s);
     }
