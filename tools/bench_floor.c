@@ -119,7 +119,7 @@ static float flag_us(const struct bench_rank *r, uint32_t *own, uint32_t *peer)
             .own = own,
             .peer = peer,
             .result_ns = device,
-            .timeout_ns = 5000000000u,
+            .timeout_ns = 2000000000u,
             .first = i * (n_warm + n_rounds),
             .n_warm = n_warm,
             .n_rounds = n_rounds,

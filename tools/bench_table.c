@@ -33,9 +33,11 @@ static void print_setting(const struct bench_report *report)
                (double)report->floor_us, (double)report->shared->empty_us,
                (double)report->shared->flag_us);
     } else {
-        printf("floor: not measured: %s\n", report->shared->empty_us > 0
-                                                ? "ranks 0 and 1 do not reach each other's memory"
-                                                : "no times were taken");
+        printf("floor: not measured: %s\n",
+               !(report->shared->empty_us > 0) ? "no times were taken"
+               : report->shared->n_flag_refusals
+                   ? "ranks 0 and 1 do not reach each other's memory"
+                   : "the flag did not come in time (without MPS kernels take turns)");
     }
     bench_reference_describe(o->type, o->op, o->n_ranks, text, sizeof text);
     printf("%s %s, mode %s: %d operations a %s, %d samples; wrong: not %s\n\n", o->type->name,
