@@ -1,12 +1,13 @@
 /*
  * Cells: a lane's operation counters on the device, LLANE_MAX_BLOCKS equal copies between launches,
  * so that no block needs another one to know the operation's number. Block b reads cell b and owns
- * cells b, b+grid, b+2*grid, ...: it alone marks them busy, checks and advances them. (A block that
- * advanced only the cell it read would leave the rest behind when the grid size changes.)
+ * cells b, b+grid, b+2*grid, ...: it alone marks them busy and advances them, each by one of its
+ * threads. (A block that advanced only the cell it read would leave the rest behind when the grid
+ * size changes.) A block has at least LLANE_MAX_BLOCKS threads.
  *
- * The busy mark catches a second kernel on the lane: every cell is looked at by some block of every
- * kernel, and a running block has all of its cells marked. Two kernels whose blocks start in the
- * same instant can miss each other; the host's ordering is the rule, this is the alarm.
+ * The busy mark catches a second kernel on the lane: a running block has all of its cells marked, and
+ * cells that are not equal tell the same. Two kernels whose blocks start in the same instant can miss
+ * each other; the host's ordering is the rule, this is the alarm.
  *
  * `dead` is only ever set, by a 4-byte store of its own, so advancing a cell cannot revive it.
  *
@@ -18,72 +19,81 @@
 
 #include "device.cuh"
 
-/* Threads of a block share the cells it owns: thread t takes every n_threads-th from t on. */
-#define LLANE_FOR_EACH_OWN_CELL(c)                                                                 \
-    for (uint32_t c = llane_block_id() + llane_thread_id() * llane_n_blocks();                     \
-         c < LLANE_MAX_BLOCKS; c += llane_n_threads() * llane_n_blocks())
+/* What a thread knows of the running operation. */
+struct llane_visit {
+    struct llane_cell cell;  /* its block's */
+    struct llane_cell own;   /* the one it advances, as it was at entry; the block's if it has none */
+    struct llane_cell *mine; /* where that one is, or NULL */
+    bool is_whole;           /* false: stopped; do nothing but leave */
+};
 
 /* The lane is lost: tells the host, then every block of this kernel and all later ones. */
 LLANE_DEVICE void llane_lane_kill(struct llane_cell *cells, struct llane_lane_words *words,
                                   uint32_t reason)
 {
-    /* Pairs with the host's reading of the word (watch). */
+    /* Pairs with the host's reading of the word. */
     llane_store_system32(&words->dead, reason);
     /* Pairs with llane_load_cell on entry and with the look in llane_poll_must_stop. */
     for (uint32_t c = 0; c < LLANE_MAX_BLOCKS; c++)
         llane_store_system32(&cells[c].dead, reason);
 }
 
-/* False: this thread must do nothing but llane_cells_leave. */
-LLANE_DEVICE bool llane_cells_enter(struct llane_cell *cells, struct llane_lane_words *words,
-                                    struct llane_cell *cell_out)
+/* Waits for the kernel before this one first: nothing of a lane may be read earlier. */
+LLANE_DEVICE struct llane_visit llane_cells_enter(struct llane_cell *cells,
+                                                  struct llane_lane_words *words)
 {
-    bool is_overlap = false;
+    const uint32_t c = llane_block_id() + llane_thread_id() * llane_n_blocks();
+    struct llane_visit visit;
 
-    /* No branch on the first load: the loads of own cells then fly beside it. */
-    *cell_out = llane_load_cell(&cells[llane_block_id()]);
-    LLANE_FOR_EACH_OWN_CELL(c)
-    {
-        const struct llane_cell own = llane_load_cell(&cells[c]);
-
-#ifndef LLANE_MUTATE_NO_BUSY
-        is_overlap |= own.busy != 0;
-#endif
-        is_overlap |= own.ll_op != cell_out->ll_op;
-    }
-    if (cell_out->dead != LLANE_DEAD_NOT)
-        return false;
-    if (is_overlap) {
+    llane_wait_for_predecessor();
+    /* Both loads fly together; what the second one brings is looked at when leaving. */
+    visit.cell = llane_load_cell(&cells[llane_block_id()]);
+    visit.mine = c < LLANE_MAX_BLOCKS ? &cells[c] : NULL;
+    visit.own = llane_load_cell(visit.mine ? visit.mine : &cells[llane_block_id()]);
+    visit.is_whole = visit.cell.dead == LLANE_DEAD_NOT;
+    if (visit.is_whole && visit.cell.busy != 0) {
         llane_lane_kill(cells, words, LLANE_DEAD_OVERLAP);
-        return false;
+        visit.is_whole = false;
     }
-    LLANE_FOR_EACH_OWN_CELL(c)
-    {
-        /* Pairs with llane_load_cell above, in a kernel that should not be running. */
-        llane_store_system32(&cells[c].busy, 1);
-    }
-    return true;
+    /* Pairs with llane_load_cell above, in a kernel that should not be running. */
+    if (visit.is_whole && visit.mine)
+        llane_store_system32(&visit.mine->busy, 1);
+    return visit;
 }
 
 /*
- * next_ll_op: what the next kernel reads. is_whole: this thread did all of its work; a block with a
- * thread that gave up leaves its cells as they are, in a lane that is dead.
+ * After the thread's last poll. Lets dependents of this kernel be launched once every block is here:
+ * earlier, they could fill the GPU while the kernel that would end our polling waits behind them.
+ * False: some thread of the block gave up, in a lane that is dead; its cells stay as they are.
  */
-LLANE_DEVICE void llane_cells_leave(struct llane_cell *cells, uint32_t next_ll_op, bool is_whole)
+LLANE_DEVICE bool llane_cells_polled(const struct llane_visit *visit)
 {
-    /* Not before every thread of the block has read the block's cell. */
-    if (llane_block_or(!is_whole))
+    const bool is_block_whole = !llane_block_or(!visit->is_whole);
+
+    llane_release_dependents();
+    return is_block_whole;
+}
+
+/* next: the numbers that the next kernel reads. */
+LLANE_DEVICE void llane_cells_leave(const struct llane_visit *visit, struct llane_cell *cells,
+                                    struct llane_lane_words *words, uint32_t next_ll_op,
+                                    uint32_t next_sentinel_op)
+{
+    if (!visit->mine)
         return;
-    LLANE_FOR_EACH_OWN_CELL(c)
-    {
-#ifdef LLANE_MUTATE_OWN_CELL
-        if (c != llane_block_id())
-            continue;
-#endif
-        /* Both pair with llane_load_cell in the next kernel; the end of this one orders them. */
-        llane_store_system32(&cells[c].ll_op, next_ll_op);
-        llane_store_system32(&cells[c].busy, 0);
+    if (visit->own.ll_op != visit->cell.ll_op || visit->own.sentinel_op != visit->cell.sentinel_op ||
+        visit->own.busy != 0) {
+        llane_lane_kill(cells, words, LLANE_DEAD_OVERLAP);
+        return;
     }
+#ifdef LLANE_MUTATE_OWN_CELL
+    if (visit->mine != &cells[llane_block_id()])
+        return;
+#endif
+    /* All pair with llane_load_cell in the next kernel; the end of this one orders them. */
+    llane_store_system32(&visit->mine->ll_op, next_ll_op);
+    llane_store_system32(&visit->mine->sentinel_op, next_sentinel_op);
+    llane_store_system32(&visit->mine->busy, 0);
 }
 
 /* What bounds a thread's polling. */
@@ -98,9 +108,6 @@ struct llane_poll {
 LLANE_DEVICE bool llane_poll_must_stop(struct llane_poll *poll)
 {
     llane_poll_pause();
-#ifdef LLANE_MUTATE_NO_LOOK
-    return false;
-#endif
     if (++poll->spins < poll->spins_per_look)
         return false;
     poll->spins = 0;

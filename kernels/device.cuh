@@ -69,6 +69,25 @@ LLANE_DEVICE int llane_block_or(int value)
     return __syncthreads_or(value);
 }
 
+/*
+ * Programmatic dependent launch. Waits until the kernel before this one in its stream has ended and
+ * its writes can be seen; at once if this kernel was launched the ordinary way.
+ */
+LLANE_DEVICE void llane_wait_for_predecessor()
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+/* This block lets a kernel behind this one be launched; once all blocks have, it may wait there. */
+LLANE_DEVICE void llane_release_dependents()
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
 /* Pairs with llane_load16 in the kernel of the rank that owns the slot. */
 LLANE_DEVICE void llane_store16(void *to, uint64_t low, uint64_t high)
 {

@@ -1,122 +1,82 @@
 /*
  * One-shot all-reduce: every rank stores its whole message into its slot at every peer, and combines
- * what arrives in its own slots. A line is stored, awaited and combined by the same thread of the
+ * what arrives in its own slots. A packet is stored, awaited and combined by the same thread of the
  * grid, so nothing inside a block waits for anything but packets.
  */
 #ifndef LLANE_KERNELS_ONE_SHOT_CUH
 #define LLANE_KERNELS_ONE_SHOT_CUH
 
-#include "local.cuh"
-#include "packet_ll.cuh"
+#include "combine.cuh"
 
-/*
- * All of one thread's lines. N: the number of ranks, or 0 where only the arguments know it. A thread
- * takes AHEAD lines at a time, and polls GROUP ranks at once. False: stopped by an abort.
- */
-template <class T, int N>
-LLANE_DEVICE bool llane_one_shot_lines(const struct llane_one_shot_args &args, uint32_t ll_op,
-                                       uint32_t n_lines)
-{
-    enum { GROUP = N ? N : 4, AHEAD = N == 2 || N == 4 ? 4 : 2 };
-    const uint32_t n_ranks = N ? N : args.n_ranks;
-    const uint32_t stride = llane_grid_threads();
-    const uint64_t generation = llane_ll_generation_offset(ll_op, args.slot_bytes);
-    const typename T::wide f = (typename T::wide)1 / (typename T::wide)n_ranks;
-    struct llane_poll poll = {args.cells, args.words, args.spins_per_look, 0};
+struct llane_one_shot {
+    /* Stores all of the thread's packets first; destinations start behind the own rank, so that not
+     * all sources store to one peer at once. */
+    template <class T, class P, int N>
+    LLANE_DEVICE void push(const struct llane_all_reduce_args &args, uint32_t op,
+                                  uint64_t generation, uint32_t n_packets)
+    {
+        const uint32_t n_ranks = N ? N : args.n_ranks;
 
-    for (uint64_t first = llane_grid_thread(); first < n_lines; first += AHEAD * (uint64_t)stride) {
-        uint64_t mine[AHEAD], at[AHEAD];
-        struct llane_line_sum<T> sums[AHEAD];
-        uint32_t n_here = 0;
+        for (uint32_t i = llane_grid_thread(); i < n_packets; i += llane_grid_threads()) {
+            struct llane_payload<P::W> mine = llane_local_load<T, P::W>(args.in, args.count, i);
 
-        LLANE_UNROLL
-        for (int k = 0; k < AHEAD; k++) {
-            const uint64_t line = first + (uint64_t)k * stride;
-
-            mine[k] = 0;
-            at[k] = generation + line * LLANE_LINE_BYTES;
-            if (line < n_lines) {
-                mine[k] = llane_payload_contribute(
-                    llane_local_load<T>(args.in, args.count, (uint32_t)line));
-                n_here = k + 1;
-            }
-        }
-
-        /* Destinations start behind the own rank, so that not all sources store to one peer at
-         * once. */
-        LLANE_UNROLL
-        for (uint32_t step = 1; step < n_ranks; step++) {
-            const uint32_t peer =
-                args.rank + step < n_ranks ? args.rank + step : args.rank + step - n_ranks;
-            uint8_t *slot = args.send[peer];
-
+            llane_payload_contribute<T, P::W>(&mine);
             LLANE_UNROLL
-            for (uint32_t k = 0; k < AHEAD; k++)
-                if (k < n_here)
-                    llane_ll_store(slot + at[k], mine[k], ll_op);
+            for (uint32_t step = 1; step < n_ranks; step++)
+                P::store(args.send[llane_peer(args.rank, step, n_ranks)] + generation +
+                             (uint64_t)i * LLANE_PACKET_BYTES,
+                         mine, op);
         }
+    }
 
-        for (uint32_t base = 0; base < n_ranks; base += GROUP) {
-            uint64_t payloads[AHEAD * GROUP];
-            uint32_t missing = 0;
+    /* False: stopped by an abort. */
+    template <class T, class P, int N>
+    LLANE_DEVICE bool combine(const struct llane_all_reduce_args &args, uint32_t op,
+                                     uint64_t generation, uint32_t n_packets)
+    {
+        struct llane_poll poll = {args.cells, args.words, args.spins_per_look, 0};
 
-            LLANE_UNROLL
-            for (uint32_t k = 0; k < AHEAD; k++) {
-                LLANE_UNROLL
-                for (uint32_t g = 0; g < GROUP; g++) {
-                    payloads[k * GROUP + g] = mine[k];
-                    if (k < n_here && base + g < n_ranks && base + g != args.rank)
-                        missing |= 1u << (k * GROUP + g);
-                }
-            }
-            if (!llane_ll_gather<AHEAD * GROUP>(
-                    [&](int i) { return args.recv[base + i % GROUP] + at[i / GROUP]; }, missing,
-                    ll_op, &poll, payloads))
+        for (uint32_t i = llane_grid_thread(); i < n_packets; i += llane_grid_threads()) {
+            const uint64_t at = generation + (uint64_t)i * LLANE_PACKET_BYTES;
+            struct llane_payload<P::W> mine = llane_local_load<T, P::W>(args.in, args.count, i);
+            struct llane_payload<P::W> result;
+
+            llane_payload_contribute<T, P::W>(&mine);
+            if (!llane_combine_ranks<T, P, N>(args, at, op, mine, &poll, &result))
                 return false;
-            LLANE_UNROLL
-            for (int k = 0; k < AHEAD; k++)
-                llane_line_add<T, GROUP>(&sums[k], args.op, &payloads[k * GROUP], n_ranks - base,
-                                         base == 0, f);
+            llane_local_store<T, P::W>(args.out, args.count, i, result);
         }
-
-        LLANE_UNROLL
-        for (uint32_t k = 0; k < AHEAD; k++)
-            if (k < n_here)
-                llane_local_store<T>(args.out, args.count, (uint32_t)(first + (uint64_t)k * stride),
-                                     llane_line_finish<T>(&sums[k], args.op, f));
+        return true;
     }
-    return true;
-}
 
-template <class T> LLANE_DEVICE void llane_one_shot_ll(const struct llane_one_shot_args &args)
-{
-    struct llane_cell cell;
-    bool is_whole = llane_cells_enter(args.cells, args.words, &cell);
+    template <class T, class P, int N>
+    LLANE_DEVICE bool run(const struct llane_all_reduce_args &args, uint32_t op)
+    {
+        const uint64_t generation = llane_generation_offset(op, args.slot_bytes);
+        const uint32_t n_packets = llane_local_n_packets<T, P::W>(args.count);
 
-    if (is_whole) {
-        const uint32_t n_lines = llane_local_n_lines<T>(args.count);
+        push<T, P, N>(args, op, generation, n_packets);
+        return combine<T, P, N>(args, op, generation, n_packets);
+    }
 
-        switch (args.n_ranks) {
-        case 2:
-            is_whole = llane_one_shot_lines<T, 2>(args, cell.ll_op, n_lines);
-            break;
-        case 4:
-            is_whole = llane_one_shot_lines<T, 4>(args, cell.ll_op, n_lines);
-            break;
-        case 8:
-            is_whole = llane_one_shot_lines<T, 8>(args, cell.ll_op, n_lines);
-            break;
-        default:
-            is_whole = llane_one_shot_lines<T, 0>(args, cell.ll_op, n_lines);
-            break;
+    /* After the last poll: makes the operation's generation fit for its next use. */
+    template <class T, class P>
+    LLANE_DEVICE void clean(const struct llane_all_reduce_args &args, uint32_t op)
+    {
+        const uint64_t generation = llane_generation_offset(op, args.slot_bytes);
+        const uint32_t n_packets = llane_local_n_packets<T, P::W>(args.count);
+
+        if (P::IS_LL) {
+            const struct llane_range used = {0, n_packets}, none = {0, 0};
+
+            llane_ll_clean(args.recv, args.n_ranks, args.rank, args.slot_bytes, op, used, none);
+            return;
         }
-#ifndef LLANE_MUTATE_NO_STRIPE
-        if (is_whole)
-            llane_ll_clean(args.recv, args.n_ranks, args.rank, args.slot_bytes, cell.ll_op,
-                           n_lines);
-#endif
+        for (uint32_t i = llane_grid_thread(); i < n_packets; i += llane_grid_threads())
+            for (uint32_t r = 0; r < args.n_ranks; r++)
+                if (r != args.rank)
+                    P::rearm(args.recv[r] + generation + (uint64_t)i * LLANE_PACKET_BYTES);
     }
-    llane_cells_leave(args.cells, llane_ll_next_op(cell.ll_op), is_whole);
-}
+};
 
 #endif

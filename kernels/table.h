@@ -13,11 +13,12 @@
 
 enum {
     LLANE_MAX_RANKS = 16,
-    LLANE_MAX_BLOCKS = 64,   /* cells a lane has; no launch is wider */
-    LLANE_MAX_THREADS = 512, /* a block; what the kernels are compiled for */
-    LLANE_LINE_BYTES = 16,   /* an LL line: two 8-byte halves {32-bit payload, 32-bit flag} */
-    LLANE_LINE_PAYLOAD = 8,  /* bytes of the message that one line carries */
-    LLANE_STRIPE_BYTES = 128 /* what one operation zeroes in each slot, see cells.cuh */
+    LLANE_MAX_BLOCKS = 64,    /* cells a lane has; no launch is wider */
+    LLANE_MIN_THREADS = 64,   /* a block of an all-reduce: each cell has a thread (cells.cuh) */
+    LLANE_MAX_THREADS = 512,  /* what the kernels are compiled for */
+    LLANE_PACKET_BYTES = 16,  /* in a slot, of either family */
+    LLANE_LL_PAYLOAD = 8,     /* bytes of the message that an LL packet carries */
+    LLANE_STRIPE_BYTES = 128, /* what one LL operation zeroes in each slot, see packets.cuh */
 };
 
 /*
@@ -26,7 +27,7 @@ enum {
  */
 struct llane_cell {
     uint32_t ll_op; /* number of the next LL operation = its flag: 1, 2, .. 2^32-1, 2, 3, .. */
-    uint32_t sentinel_op; /* number of the next sentinel operation */
+    uint32_t sentinel_op; /* number of the next sentinel operation, likewise */
     uint32_t busy;        /* a kernel is between entry and exit on this lane */
     uint32_t dead;        /* LLANE_DEAD_*: later kernels leave at once */
 };
@@ -47,16 +48,25 @@ struct llane_lane_words {
     uint32_t dead;
 };
 
-enum llane_kernel_op { LLANE_OP_SUM = 0, LLANE_OP_AVG = 1 };
+enum llane_kernel_op {
+    LLANE_OP_SUM = 0,
+    LLANE_OP_AVG = 1,
+    LLANE_OP_PROD = 2,
+    LLANE_OP_MIN = 3,
+    LLANE_OP_MAX = 4,
+};
 
 /*
  * A slot is what one source rank writes and this rank reads: two generations of slot_bytes each,
- * generation g at +g * slot_bytes. slot_bytes is a multiple of LLANE_STRIPE_BYTES.
+ * generation g at +g * slot_bytes. slot_bytes is a multiple of 2 * LLANE_STRIPE_BYTES. Each packet
+ * family has slots of its own.
+ * A message has to fit: one-shot: all its packets in slot_bytes; two-shot: a shard's packets (an
+ * n_ranks-th, rounded up) in half of it.
  */
-struct llane_one_shot_args {
+struct llane_all_reduce_args {
     const void *in; /* count elements, element-aligned */
     void *out;      /* may equal in */
-    uint64_t count; /* > 0; count * size <= slot_bytes / 2 */
+    uint64_t count; /* > 0 */
     uint64_t slot_bytes;
     uint32_t rank, n_ranks;
     uint32_t op;                    /* enum llane_kernel_op */
@@ -89,19 +99,39 @@ enum {
     LLANE_PROBE_WRONG = 3
 };
 
-enum llane_kernel {
-    LLANE_KERNEL_PROBE_SEND,
-    LLANE_KERNEL_PROBE_CHECK,
-    LLANE_KERNEL_ONE_SHOT_LL_F32,
-    LLANE_KERNEL_ONE_SHOT_LL_F16,
-    LLANE_KERNEL_ONE_SHOT_LL_BF16,
-    LLANE_N_KERNELS
+enum llane_kernel { LLANE_KERNEL_PROBE_SEND, LLANE_KERNEL_PROBE_CHECK, LLANE_N_KERNELS };
+
+/* In the order of ncclDataType_t; X(name). */
+#define LLANE_KERNEL_TYPES(X)                                                                      \
+    X(int8)                                                                                        \
+    X(uint8)                                                                                       \
+    X(int32)                                                                                       \
+    X(uint32)                                                                                      \
+    X(int64)                                                                                       \
+    X(uint64)                                                                                      \
+    X(float16)                                                                                     \
+    X(float32)                                                                                     \
+    X(float64)                                                                                     \
+    X(bfloat16)                                                                                    \
+    X(float8_e4m3)                                                                                 \
+    X(float8_e5m2)
+
+enum llane_kernel_type {
+#define LLANE_KERNEL_TYPE_MEMBER(name) LLANE_TYPE_##name,
+    LLANE_KERNEL_TYPES(LLANE_KERNEL_TYPE_MEMBER)
+#undef LLANE_KERNEL_TYPE_MEMBER
+    LLANE_N_TYPES
 };
+enum llane_algorithm { LLANE_ONE_SHOT, LLANE_TWO_SHOT, LLANE_N_ALGORITHMS };
+enum llane_packet { LLANE_LL, LLANE_SENTINEL, LLANE_N_PACKETS };
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 extern const void *const llane_kernel_table[LLANE_N_KERNELS];
+/* NULL where there is no such kernel: integers have no sentinel packets. */
+extern const void *const
+    llane_all_reduce_table[LLANE_N_TYPES][LLANE_N_ALGORITHMS][LLANE_N_PACKETS];
 #ifdef __cplusplus
 }
 #endif

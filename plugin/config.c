@@ -18,19 +18,14 @@ struct row {
     const char *variable;
     enum llane_config_kind kind;
     uint64_t def, min, max;
+    const char *words;
     const char *doc;
     size_t offset;
 };
 
 static const struct row rows[] = {
-#define LLANE_ROW(field, variable, kind, def, min, max, doc)                                       \
-    {"LLANE_" #variable,                                                                           \
-     LLANE_KIND_##kind,                                                                            \
-     def,                                                                                          \
-     min,                                                                                          \
-     max,                                                                                          \
-     doc,                                                                                          \
-     offsetof(struct llane_config, field)},
+#define LLANE_ROW(field, variable, kind, def, min, max, words, doc)                                       \
+    {"LLANE_" #variable, LLANE_KIND_##kind, def, min, max, words, doc, offsetof(struct llane_config, field)},
     LLANE_CONFIG(LLANE_ROW)
 #undef LLANE_ROW
 };
@@ -53,9 +48,36 @@ static const char *read_env(const char *name)
     return secure_getenv(name);
 }
 
-int llane_config_parse(enum llane_config_kind kind, const char *text, uint64_t min, uint64_t max,
-                       uint64_t *out)
+/* The n-th of words divided by single spaces, its length in length_out; NULL if there are fewer. */
+static const char *word_at(const char *words, uint64_t n, size_t *length_out)
 {
+    for (; n && words; n--) {
+        words = strchr(words, ' ');
+        words = words ? words + 1 : NULL;
+    }
+    *length_out = words ? strcspn(words, " ") : 0;
+    return words;
+}
+
+static int parse_word(const char *text, const char *words, uint64_t *out)
+{
+    size_t length;
+    const char *word;
+    for (uint64_t n = 0; (word = word_at(words, n, &length)); n++) {
+        if (strlen(text) == length && !strncasecmp(word, text, length)) {
+            *out = n;
+            return 0;
+        }
+    }
+    return LLANE_EINVAL;
+}
+
+int llane_config_parse(enum llane_config_kind kind, const char *text, uint64_t min, uint64_t max,
+                       const char *words, uint64_t *out)
+{
+    if (kind == LLANE_KIND_WORD) {
+        return parse_word(text, words, out);
+    }
     if (!isdigit((unsigned char)text[0])) {
         return LLANE_EINVAL;
     }
@@ -85,16 +107,35 @@ int llane_config_parse(enum llane_config_kind kind, const char *text, uint64_t m
     return 0;
 }
 
-/* "64K" where it is a whole number of K, as the user would write it. */
+/* What the user would write: "64K" where it is a whole number of K, as the user would write it. */
 static void format_value(const struct row *row, uint64_t value, char *text, size_t bytes)
 {
     static const char *const suffixes[] = {"", "K", "M", "G"};
     int step = 0;
+    if (row->kind == LLANE_KIND_WORD) {
+        size_t length;
+        const char *word = word_at(row->words, value, &length);
+        snprintf(text, bytes, "%.*s", (int)length, word ? word : "");
+        return;
+    }
     while (row->kind == LLANE_KIND_SIZE && step < 3 && value && value % 1024 == 0) {
         value /= 1024;
         step++;
     }
     snprintf(text, bytes, "%" PRIu64 "%s", value, suffixes[step]);
+}
+
+static void format_range(const struct row *row, char *text, size_t bytes)
+{
+    char min[32], max[32];
+    if (row->kind == LLANE_KIND_WORD) {
+        snprintf(text, bytes, "one of: %s", row->words);
+        return;
+    }
+    format_value(row, row->min, min, sizeof min);
+    format_value(row, row->max, max, sizeof max);
+    snprintf(text, bytes, "%s to %s%s", min, max,
+             row->kind == LLANE_KIND_SIZE ? " (bytes; K, M, G allowed)" : "");
 }
 
 static const struct row *find_row(const char *name, size_t length)
@@ -142,7 +183,7 @@ static void read_nccl_settings(void)
         llane_config_debug_is_info() && subsystems_have_calls(read_env("NCCL_DEBUG_SUBSYS"));
     const char *ctas = read_env("NCCL_MAX_CTAS");
     uint64_t value;
-    if (ctas && !llane_config_parse(LLANE_KIND_INT, ctas, 1, 1024, &value)) {
+    if (ctas && !llane_config_parse(LLANE_KIND_INT, ctas, 1, 1024, "", &value)) {
         nccl_max_ctas = (int)value;
     }
 }
@@ -174,14 +215,12 @@ static void parse_all(void)
         if (!text || !text[0]) {
             continue;
         }
-        if (llane_config_parse(row->kind, text, row->min, row->max, field_of(&the_config, row))) {
-            char min[32], max[32], def[32];
-            format_value(row, row->min, min, sizeof min);
-            format_value(row, row->max, max, sizeof max);
+        if (llane_config_parse(row->kind, text, row->min, row->max, row->words, field_of(&the_config, row))) {
+            char accepts[128], def[32];
+            format_range(row, accepts, sizeof accepts);
             format_value(row, row->def, def, sizeof def);
-            LLANE_WARN("%s=%s is not accepted: it takes %s to %s%s; %s is used", row->variable,
-                       text, min, max,
-                       row->kind == LLANE_KIND_SIZE ? " (bytes; K, M, G allowed)" : "", def);
+            LLANE_WARN("%s=%s is not accepted: it takes %s; %s is used", row->variable, text,
+                       accepts, def);
         }
     }
     warn_about_unknown_names();
@@ -249,11 +288,9 @@ void llane_config_write_doc(FILE *file)
                   "Generated from plugin/config_table.h; `make docs/config.md` writes it anew.\n\n"
                   "| variable | accepts | default | meaning |\n| --- | --- | --- | --- |\n");
     for (int i = 0; i < N_ROWS; i++) {
-        char min[32], max[32], def[32];
-        format_value(&rows[i], rows[i].min, min, sizeof min);
-        format_value(&rows[i], rows[i].max, max, sizeof max);
+        char accepts[128], def[32];
+        format_range(&rows[i], accepts, sizeof accepts);
         format_value(&rows[i], rows[i].def, def, sizeof def);
-        fprintf(file, "| `%s` | %s to %s | %s | %s |\n", rows[i].variable, min, max, def,
-                rows[i].doc);
+        fprintf(file, "| `%s` | %s | %s | %s |\n", rows[i].variable, accepts, def, rows[i].doc);
     }
 }

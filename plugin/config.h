@@ -14,7 +14,7 @@
 #include "config_table.h"
 
 struct llane_config {
-#define LLANE_FIELD(field, variable, kind, def, min, max, doc) uint64_t field;
+#define LLANE_FIELD(field, variable, kind, def, min, max, words, doc) uint64_t field;
     LLANE_CONFIG(LLANE_FIELD)
 #undef LLANE_FIELD
 };
@@ -39,10 +39,13 @@ int llane_config_nccl_max_ctas(void);
 /* 1 if name stands in LD_PRELOAD: tells the preload door from the others. */
 int llane_config_is_preloaded(const char *name);
 
-/* Parses one value of a table row's kind; 0 or LLANE_EINVAL. For the parser and its tests. */
-enum llane_config_kind { LLANE_KIND_BOOL, LLANE_KIND_INT, LLANE_KIND_SIZE };
+/*
+ * Parses one value of a table row's kind; 0 or LLANE_EINVAL. words: names divided by spaces, for
+ * WORD. For the parser and its tests.
+ */
+enum llane_config_kind { LLANE_KIND_BOOL, LLANE_KIND_INT, LLANE_KIND_SIZE, LLANE_KIND_WORD };
 int llane_config_parse(enum llane_config_kind kind, const char *text, uint64_t min, uint64_t max,
-                       uint64_t *out);
+                       const char *words, uint64_t *out);
 
 /* docs/config.md, generated. */
 void llane_config_write_doc(FILE *file);

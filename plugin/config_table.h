@@ -2,9 +2,9 @@
  * Every variable that llane reads, one row each. It generates struct llane_config, the parser, the
  * start-up line and docs/config.md.
  *
- * X(field, kind, default, minimum, maximum, doc): the variable is LLANE_ and the upper-case name.
- * Kinds: BOOL (0 or 1), INT, SIZE (bytes; K, M and G are powers of 1024). Field names end in their
- * unit.
+ * X(field, NAME, kind, default, minimum, maximum, words, doc): the variable is LLANE_NAME.
+ * Kinds: BOOL (0 or 1), INT, SIZE (bytes; K, M and G are powers of 1024), WORD (one of words; the
+ * value is its place among them). Field names end in their unit.
  */
 #ifndef LLANE_CONFIG_TABLE_H
 #define LLANE_CONFIG_TABLE_H
@@ -13,23 +13,35 @@
 #define LLANE_MAX_BYTES_MOST (64ull << 20)
 
 #define LLANE_CONFIG(X)                                                                            \
-    X(enable, ENABLE, BOOL, 1, 0, 1,                                                               \
+    X(enable, ENABLE, BOOL, 1, 0, 1, "",                                                           \
       "0: llane is loaded and does nothing at all. On one rank: the others stay with NCCL.")       \
-    X(min_bytes, MIN_BYTES, SIZE, 0, 0, 1ull << 40,                                                \
+    X(min_bytes, MIN_BYTES, SIZE, 0, 0, 1ull << 40, "",                                            \
       "All-reduces smaller than this go to NCCL. Rank 0's value holds for its communicator.")      \
-    X(max_bytes, MAX_BYTES, SIZE, 256 << 10, 0, LLANE_MAX_BYTES_MOST,                              \
+    X(max_bytes, MAX_BYTES, SIZE, 256 << 10, 0, LLANE_MAX_BYTES_MOST, "",                          \
       "All-reduces larger than this go to NCCL. Rank 0's value holds for its communicator.")       \
-    X(max_staging_bytes, MAX_STAGING, SIZE, 1ull << 30, 0, 1ull << 40,                             \
-      "Device memory that llane may take in this process; communicators beyond it stay with "      \
-      "NCCL.")                                                                                     \
-    X(wait, WAIT, BOOL, 0, 0, 1,                                                                   \
+    X(algo, ALGO, WORD, 0, 0, 2, "auto one-shot two-shot",                                         \
+      "The lane's algorithm; auto: by size and rank count. Rank 0's value holds for its "          \
+      "communicator.")                                                                             \
+    X(packet, PACKET, WORD, 0, 0, 2, "auto ll sentinel",                                           \
+      "The lane's packets; integers always use ll. Rank 0's value holds for its communicator.")    \
+    X(blocks, BLOCKS, INT, 0, 0, 64, "",                                                           \
+      "Blocks of a lane kernel; 0: by size. Rank 0's value holds for its communicator.")           \
+    X(threads, THREADS, INT, 0, 0, 512, "",                                                        \
+      "Threads of a block of a lane kernel, a multiple of 32 from 64 on; 0: by size. Rank 0's "    \
+      "value holds for its communicator.")                                                         \
+    X(max_ctas, MAX_CTAS, INT, 0, 0, 64, "",                                                       \
+      "At most so many blocks for a lane kernel; 0: NCCL_MAX_CTAS or the communicator's maxCTAs "  \
+      "where set. The smallest of all ranks holds.")                                               \
+    X(max_staging_bytes, MAX_STAGING, SIZE, 1ull << 30, 0, 1ull << 40, "",                         \
+      "Device memory that llane may take in this process; communicators beyond it stay with NCCL.") \
+    X(wait, WAIT, BOOL, 0, 0, 1, "",                                                               \
       "1: the first all-reduce of a communicator waits until its lane is live or refused "         \
       "(benchmarks, tests). Set it on all ranks.")                                                 \
-    X(wait_timeout_ms, WAIT_TIMEOUT_MS, INT, 30000, 1, 86400000,                                   \
+    X(wait_timeout_ms, WAIT_TIMEOUT_MS, INT, 30000, 1, 86400000, "",                               \
       "How long LLANE_WAIT waits, in milliseconds; then NCCL carries on.")                         \
-    X(probe_timeout_ms, PROBE_TIMEOUT_MS, INT, 2000, 1, 60000,                                     \
+    X(probe_timeout_ms, PROBE_TIMEOUT_MS, INT, 2000, 1, 60000, "",                                 \
       "How long the probe of peer memory may take, in milliseconds.")                              \
-    X(stats, STATS, BOOL, 0, 0, 1,                                                                 \
+    X(stats, STATS, BOOL, 0, 0, 1, "",                                                             \
       "1: prints calls per communicator by route and reason to stderr at exit.")
 
 #endif

@@ -91,7 +91,7 @@ int llane_gpu_capture_wait_external(struct CUstream_st *stream, struct CUevent_s
  */
 int llane_gpu_capture_record_external(struct CUstream_st *stream, struct CUevent_st *event,
                                       void **node_out);
-/* The record node additionally waits for what the stream has captured last. */
+/* The record node waits for what the stream has captured last, instead of what it waited for. */
 int llane_gpu_capture_record_extend(struct CUstream_st *stream, void *node);
 /* For tools and tests: capture what this thread issues to stream (mode thread-local). */
 int llane_gpu_capture_begin(struct CUstream_st *stream);
@@ -107,6 +107,13 @@ struct llane_gpu_launch {
     uint32_t n_blocks;
     uint32_t n_threads; /* a block, one dimension */
     struct CUstream_st *stream;
+    /*
+     * NULL, or where the caller keeps the graph node that its launch before this one became: if that
+     * is the stream's only predecessor in the capture under way, the kernel may be launched early
+     * behind it (programmatic dependent launch); such a kernel must wait for its predecessor by
+     * itself. Receives this launch's node, NULL outside a capture.
+     */
+    void **chain;
 };
 int llane_gpu_launch(const struct llane_gpu_launch *launch);
 /*

@@ -270,6 +270,15 @@ static cudaError_t add_dependency(cudaGraph_t graph, cudaGraphNode_t from, cudaG
 #endif
 }
 
+static cudaError_t remove_dependency(cudaGraph_t graph, cudaGraphNode_t from, cudaGraphNode_t to)
+{
+#if CUDART_VERSION >= 13000
+    return cudaGraphRemoveDependencies(graph, &from, &to, NULL, 1);
+#else
+    return cudaGraphRemoveDependencies(graph, &from, &to, 1);
+#endif
+}
+
 /* As capture_look, and the stream must be capturing. */
 static int capture_require(cudaStream_t stream, struct capture *out)
 {
@@ -332,39 +341,45 @@ int llane_gpu_capture_record_external(struct CUstream_st *stream, struct CUevent
     return 0;
 }
 
+static int has_node(const cudaGraphNode_t *list, size_t n, cudaGraphNode_t node)
+{
+    while (n && list[n - 1] != node)
+        n--;
+    return n != 0;
+}
+
+/* Moves the node's edges to what the stream stands at. Those it had came before that: only a longer
+ * way to the same order, and edges that would keep the graph's kernels from being launched early. */
 int llane_gpu_capture_record_extend(struct CUstream_st *stream, void *node)
 {
     struct capture capture;
-    cudaGraphNode_t *known;
-    size_t n_known = 0;
+    cudaGraphNode_t *old;
+    size_t n_old = 0;
     cudaError_t error;
     int rc = capture_require(stream, &capture);
 
     if (rc)
         return rc;
-    error = node_dependencies(node, NULL, &n_known);
+    error = node_dependencies(node, NULL, &n_old);
     if (error != cudaSuccess)
         return failed("cudaGraphNodeGetDependencies", error);
-    known = calloc(n_known + 1, sizeof(*known));
-    if (!known)
+    old = calloc(n_old + 1, sizeof(*old));
+    if (!old)
         return LLANE_ENOMEM;
-    error = n_known ? node_dependencies(node, known, &n_known) : cudaSuccess;
+    error = n_old ? node_dependencies(node, old, &n_old) : cudaSuccess;
     if (error != cudaSuccess) {
         rc = failed("cudaGraphNodeGetDependencies", error);
-        goto undo_known;
+        goto undo_old;
     }
-    for (size_t i = 0; i < capture.n_last && !rc; i++) {
-        size_t k = 0;
-
-        /* The driver refuses an edge that is there already. */
-        while (k < n_known && known[k] != capture.last[i])
-            k++;
-        if (k == n_known)
+    for (size_t i = 0; i < capture.n_last && !rc; i++)
+        if (!has_node(old, n_old, capture.last[i])) /* the driver refuses an edge twice */
             rc = done("cudaGraphAddDependencies",
                       add_dependency(capture.graph, capture.last[i], node));
-    }
-undo_known:
-    free(known);
+    for (size_t i = 0; i < n_old && !rc; i++)
+        if (!has_node(capture.last, capture.n_last, old[i]))
+            rc = done("cudaGraphRemoveDependencies", remove_dependency(capture.graph, old[i], node));
+undo_old:
+    free(old);
     return rc;
 }
 
@@ -399,18 +414,47 @@ int llane_gpu_graph_destroy(struct CUgraphExec_st *exec)
 
 /* ---- kernels ---- */
 
+/* The one node that the stream's next one will depend on, NULL if there is none or are several. */
+static cudaError_t capture_only_node(cudaStream_t stream, cudaGraphNode_t *out)
+{
+    struct capture capture;
+    cudaError_t error = capture_look(stream, &capture);
+
+    *out = error == cudaSuccess && capture.status == cudaStreamCaptureStatusActive &&
+                   capture.n_last == 1
+               ? capture.last[0]
+               : NULL;
+    return error;
+}
+
 int llane_gpu_launch(const struct llane_gpu_launch *launch)
 {
     void *args[1];
+    cudaGraphNode_t before = NULL, after = NULL;
+    cudaError_t error =
+        launch->chain ? capture_only_node(launch->stream, &before) : cudaSuccess;
+    cudaLaunchAttribute early = {
+        .id = cudaLaunchAttributeProgrammaticStreamSerialization,
+        .val.programmaticStreamSerializationAllowed = 1,
+    };
     const cudaLaunchConfig_t config = {
         .gridDim = {launch->n_blocks, 1, 1},
         .blockDim = {launch->n_threads, 1, 1},
         .stream = launch->stream,
+        .attrs = &early,
+        .numAttrs = before && before == *launch->chain,
     };
 
+    if (error != cudaSuccess)
+        return failed("cudaStreamGetCaptureInfo", error);
     /* The runtime knows the struct's size from the kernel and only reads it. */
     memcpy(args, &launch->args, sizeof(args));
-    return done("cudaLaunchKernelExC", cudaLaunchKernelExC(&config, launch->kernel, args));
+    error = cudaLaunchKernelExC(&config, launch->kernel, args);
+    if (error == cudaSuccess && launch->chain) {
+        error = capture_only_node(launch->stream, &after);
+        *launch->chain = after;
+    }
+    return done("cudaLaunchKernelExC", error);
 }
 
 int llane_gpu_kernel_load(const void *kernel, uint32_t n_threads, uint32_t *blocks_per_sm_out)

@@ -4,49 +4,30 @@
 
 #include "err.h"
 
-static int kernel_of(ncclDataType_t datatype)
-{
-    switch (datatype) {
-    case ncclFloat32:
-        return LLANE_KERNEL_ONE_SHOT_LL_F32;
-    case ncclFloat16:
-        return LLANE_KERNEL_ONE_SHOT_LL_F16;
-    case ncclBfloat16:
-        return LLANE_KERNEL_ONE_SHOT_LL_BF16;
-    default:
-        return -1;
-    }
-}
-
 static int launch(struct llane_lane *lane, const struct llane_operation *operation)
 {
-    int kernel = kernel_of(operation->datatype);
-    if (kernel < 0) {
-        return LLANE_EINVAL; /* route.c and this table disagree */
-    }
-    struct llane_one_shot_args args = lane->args;
+    struct llane_plan plan = llane_route_plan(&lane->limits, operation->count, operation->datatype,
+                                              operation->op);
+    struct llane_all_reduce_args args = lane->args[plan.packet];
     args.in = operation->in;
     args.out = operation->out;
     args.count = operation->count;
-    args.op = operation->op == ncclAvg ? LLANE_OP_AVG : LLANE_OP_SUM;
-    struct llane_geometry geometry = llane_route_geometry(
-        operation->count * llane_route_type_bytes(operation->datatype), lane->max_blocks);
+    args.op = plan.op;
+    int err = llane_order_before(&lane->order, operation->stream);
+    if (err) {
+        return err;
+    }
     const struct llane_gpu_launch request = {
-        .kernel = llane_kernel_table[kernel],
+        .kernel = llane_all_reduce_table[plan.type][plan.algorithm][plan.packet],
         .args = &args,
         .args_bytes = sizeof args,
-        .n_blocks = geometry.n_blocks,
-        .n_threads = geometry.n_threads,
+        .n_blocks = plan.n_blocks,
+        .n_threads = plan.n_threads,
         .stream = operation->stream,
+        .chain = lane->order.current_capture ? &lane->chain : NULL,
     };
-    int err = llane_order_before(&lane->order, operation->stream);
-    if (!err) {
-        err = llane_gpu_launch(&request);
-    }
-    if (!err) {
-        err = llane_order_after(&lane->order, operation->stream);
-    }
-    return err;
+    err = llane_gpu_launch(&request);
+    return err ? err : llane_order_after(&lane->order, operation->stream);
 }
 
 /* The lane's device becomes current; what was comes back in previous_out. */

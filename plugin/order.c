@@ -32,13 +32,12 @@ static int before_in_capture(struct llane_order *order, struct CUstream_st *stre
 
 int llane_order_before(struct llane_order *order, struct CUstream_st *stream)
 {
-    uint64_t id;
-    int err = llane_gpu_capture_id(stream, &id);
+    int err = llane_gpu_capture_id(stream, &order->current_capture);
     if (err) {
         return err;
     }
-    if (id) {
-        return before_in_capture(order, stream, id);
+    if (order->current_capture) {
+        return before_in_capture(order, stream, order->current_capture);
     }
     if (order->was_captured || (order->has_last && order->last_stream != stream)) {
         return llane_gpu_stream_wait_event(stream, order->last_op);
@@ -60,15 +59,10 @@ static int after_in_capture(struct llane_order *order, struct CUstream_st *strea
 
 int llane_order_after(struct llane_order *order, struct CUstream_st *stream)
 {
-    uint64_t id;
-    int err = llane_gpu_capture_id(stream, &id);
-    if (err) {
-        return err;
-    }
-    if (id) {
+    if (order->current_capture) {
         return after_in_capture(order, stream);
     }
-    err = llane_gpu_event_record(order->last_op, stream);
+    int err = llane_gpu_event_record(order->last_op, stream);
     if (!err) {
         order->last_stream = stream;
         order->has_last = 1;

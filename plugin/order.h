@@ -23,6 +23,7 @@ struct llane_order {
     struct CUstream_st *last_stream;
     int has_last;        /* last_op was recorded eagerly on last_stream */
     int was_captured;    /* a replay may record last_op on any stream: always wait */
+    uint64_t current_capture; /* of the operation between before() and after(); 0: eager */
     uint64_t capture_id; /* of the capture that captured_op and record_node belong to */
     struct CUstream_st *capture_stream;
     void *record_node;

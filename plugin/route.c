@@ -1,8 +1,23 @@
 #include "route.h"
 
-#include "table.h"
+/*
+ * Which algorithm and packets carry a message, by rank count: the one table. A row holds up to
+ * n_ranks ranks; sizes are the largest message, in bytes, of the row's choice, measured by
+ * `llane bench` (docs/tuning.md): LL one-shot, sentinel one-shot, beyond that sentinel two-shot; for
+ * integers LL one-shot, beyond that LL two-shot.
+ */
+static const struct row {
+    uint32_t n_ranks;
+    uint64_t ll_one_shot, sentinel_one_shot, integer_one_shot;
+    uint32_t n_threads; /* of a block, while blocks are few */
+} rows[] = {
+    {2, 2 << 10, 1 << 20, 256 << 10, 256},
+    {4, 1 << 10, 256 << 10, 64 << 10, 128},
+    {8, 16 << 10, 64 << 10, 64 << 10, 128},
+    {LLANE_MAX_RANKS, 16 << 10, 32 << 10, 32 << 10, 128},
+};
 
-enum { THREADS_MAX = 256, WARP = 32 };
+enum { BLOCKS_WIDE = 32, THREADS_WIDE = 256, THREADS_WIDEST = 512 };
 
 const char *llane_route_text(enum llane_route route)
 {
@@ -37,33 +52,146 @@ size_t llane_route_type_bytes(ncclDataType_t datatype)
     return 0;
 }
 
+static int is_float(ncclDataType_t datatype)
+{
+    return datatype >= ncclFloat16;
+}
+
+static int is_float8(ncclDataType_t datatype)
+{
+    return datatype == ncclFloat8e4m3 || datatype == ncclFloat8e5m2;
+}
+
 enum llane_route llane_route_choose(const struct llane_route_limits *limits, size_t count,
                                     ncclDataType_t datatype, ncclRedOp_t op)
 {
-    if (datatype != ncclFloat32 && datatype != ncclFloat16 && datatype != ncclBfloat16) {
+    size_t size = llane_route_type_bytes(datatype);
+    if (!size || (is_float8(datatype) && !limits->has_float8)) {
         return LLANE_ROUTE_DATATYPE;
     }
-    if (op != ncclSum && op != ncclAvg) {
+    if (op < ncclSum || op > ncclAvg) {
         return LLANE_ROUTE_OPERATION;
     }
     if (count == 0) {
         return LLANE_ROUTE_EMPTY;
     }
-    size_t size = llane_route_type_bytes(datatype);
     if (count > limits->max_bytes / size) {
         return LLANE_ROUTE_TOO_LARGE;
     }
     return count * size < limits->min_bytes ? LLANE_ROUTE_TOO_SMALL : LLANE_ROUTE_LANE;
 }
 
-struct llane_geometry llane_route_geometry(uint64_t bytes, uint32_t max_blocks)
+static const struct row *row_of(uint32_t n_ranks)
 {
-    uint64_t lines = (bytes + LLANE_LINE_PAYLOAD - 1) / LLANE_LINE_PAYLOAD;
-    if (lines <= THREADS_MAX) {
-        uint32_t warps = (uint32_t)((lines + WARP - 1) / WARP);
-        return (struct llane_geometry){1, (warps ? warps : 1) * WARP};
+    const struct row *row = rows;
+    while (row->n_ranks < n_ranks) {
+        row++;
     }
-    uint64_t blocks = (lines + THREADS_MAX - 1) / THREADS_MAX;
-    return (struct llane_geometry){(uint32_t)(blocks < max_blocks ? blocks : max_blocks),
-                                   THREADS_MAX};
+    return row;
+}
+
+static uint64_t payload_bytes(enum llane_packet packet)
+{
+    return packet == LLANE_LL ? LLANE_LL_PAYLOAD : LLANE_PACKET_BYTES;
+}
+
+static uint64_t divide_up(uint64_t a, uint64_t b)
+{
+    return (a + b - 1) / b;
+}
+
+static void choose_kernel(const struct llane_route_limits *limits, uint64_t bytes, int is_of_floats,
+                          struct llane_plan *plan)
+{
+    const struct row *row = row_of(limits->n_ranks);
+    if (is_of_floats) {
+        plan->packet = limits->packet ? (enum llane_packet)(limits->packet - 1)
+                       : bytes <= row->ll_one_shot ? LLANE_LL
+                                                   : LLANE_SENTINEL;
+    } else {
+        plan->packet = LLANE_LL;
+    }
+    uint64_t one_shot = is_of_floats ? row->sentinel_one_shot : row->integer_one_shot;
+    plan->algorithm = limits->algorithm ? (enum llane_algorithm)(limits->algorithm - 1)
+                      : bytes <= one_shot ? LLANE_ONE_SHOT
+                                          : LLANE_TWO_SHOT;
+}
+
+/* A packet a thread as long as blocks last: first more blocks, then wider ones. */
+static void choose_width(const struct llane_route_limits *limits, uint64_t bytes,
+                         struct llane_plan *plan)
+{
+    uint64_t packets = divide_up(bytes, payload_bytes(plan->packet));
+    if (plan->algorithm == LLANE_TWO_SHOT) {
+        packets = divide_up(packets, limits->n_ranks);
+    }
+    uint32_t threads = row_of(limits->n_ranks)->n_threads;
+    if (packets <= LLANE_MIN_THREADS) {
+        threads = LLANE_MIN_THREADS;
+    } else if (packets > (uint64_t)LLANE_MAX_BLOCKS * THREADS_WIDE) {
+        threads = THREADS_WIDEST;
+    } else if (packets > (uint64_t)BLOCKS_WIDE * threads) {
+        threads = THREADS_WIDE;
+    }
+    /* Few blocks allowed: make them count. */
+    while (threads < THREADS_WIDEST && packets > (uint64_t)limits->max_blocks * threads) {
+        threads *= 2;
+    }
+    uint64_t blocks = divide_up(packets, threads);
+    plan->n_threads = limits->n_threads ? limits->n_threads : threads;
+    plan->n_blocks = limits->n_blocks ? limits->n_blocks : (uint32_t)(blocks < limits->max_blocks ? blocks : limits->max_blocks);
+    if (plan->n_blocks > limits->max_blocks) {
+        plan->n_blocks = limits->max_blocks;
+    }
+}
+
+static enum llane_kernel_op op_of(ncclRedOp_t op)
+{
+    switch (op) {
+    case ncclProd:
+        return LLANE_OP_PROD;
+    case ncclMax:
+        return LLANE_OP_MAX;
+    case ncclMin:
+        return LLANE_OP_MIN;
+    case ncclAvg:
+        return LLANE_OP_AVG;
+    default:
+        return LLANE_OP_SUM;
+    }
+}
+
+struct llane_plan llane_route_plan(const struct llane_route_limits *limits, size_t count,
+                                   ncclDataType_t datatype, ncclRedOp_t op)
+{
+    uint64_t bytes = count * llane_route_type_bytes(datatype);
+    struct llane_plan plan = {.type = (enum llane_kernel_type)datatype, .op = op_of(op)};
+    choose_kernel(limits, bytes, is_float(datatype), &plan);
+    choose_width(limits, bytes, &plan);
+    return plan;
+}
+
+const char *llane_plan_text(const struct llane_plan *plan)
+{
+    static const char *const texts[LLANE_N_ALGORITHMS][LLANE_N_PACKETS] = {
+        {"one-shot LL", "one-shot sentinel"},
+        {"two-shot LL", "two-shot sentinel"},
+    };
+    return texts[plan->algorithm][plan->packet];
+}
+
+/* Forced by name, every algorithm has to be able to carry every size. */
+uint64_t llane_route_slot_bytes(const struct llane_route_limits *limits, enum llane_packet packet)
+{
+    const struct row *row = row_of(limits->n_ranks);
+    uint64_t max = limits->max_bytes ? limits->max_bytes : 1;
+    uint64_t one_shot = packet == LLANE_LL ? row->integer_one_shot : row->sentinel_one_shot;
+    if (limits->algorithm == 1 + LLANE_ONE_SHOT || one_shot > max) {
+        one_shot = max;
+    }
+    uint64_t message = divide_up(one_shot, payload_bytes(packet));
+    uint64_t shards = 2 * divide_up(divide_up(max, payload_bytes(packet)), limits->n_ranks);
+    uint64_t packets = message > shards ? message : shards;
+    uint64_t grain = 2 * LLANE_STRIPE_BYTES;
+    return divide_up(packets * LLANE_PACKET_BYTES, grain) * grain;
 }

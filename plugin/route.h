@@ -1,7 +1,7 @@
 /*
- * route: lane or NCCL, for one all-reduce on a communicator whose lane is live. Pure: the answer
- * depends on facts that are the same on every rank, and on nothing else. Pointers, alignment,
- * streams and local errors are not among them.
+ * route: lane or NCCL, for one all-reduce on a communicator whose lane is live, and which kernel of
+ * what width if lane. Pure: the answers depend on facts that are the same on every rank, and on
+ * nothing else. Pointers, alignment, streams and local errors are not among them.
  */
 #ifndef LLANE_ROUTE_H
 #define LLANE_ROUTE_H
@@ -10,10 +10,16 @@
 #include <stdint.h>
 
 #include "nccl_abi.h"
+#include "table.h"
 
-/* Agreed by all ranks at set-up: rank 0's values. */
+/* Agreed by all ranks at set-up. The first group is rank 0's configuration. */
 struct llane_route_limits {
     uint64_t min_bytes, max_bytes;
+    uint32_t algorithm, packet;      /* 0: by size; else 1 + enum llane_algorithm, llane_packet */
+    uint32_t n_blocks, n_threads;    /* 0: by size */
+
+    uint32_t n_ranks, max_blocks;
+    uint32_t has_float8; /* every rank's GPU is of compute capability 9.0 or later, as NCCL asks */
 };
 
 /* Where a call went and why; X(name, text for statistics). */
@@ -31,7 +37,7 @@ enum llane_route {
 #define LLANE_ROUTE_MEMBER(name, text) LLANE_ROUTE_##name,
     LLANE_ROUTES(LLANE_ROUTE_MEMBER)
 #undef LLANE_ROUTE_MEMBER
-        LLANE_N_ROUTES
+    LLANE_N_ROUTES
 };
 
 const char *llane_route_text(enum llane_route route);
@@ -42,10 +48,22 @@ size_t llane_route_type_bytes(ncclDataType_t datatype);
 enum llane_route llane_route_choose(const struct llane_route_limits *limits, size_t count,
                                     ncclDataType_t datatype, ncclRedOp_t op);
 
-/* Blocks and threads of a lane kernel: a function of the message and of agreed limits alone. */
-struct llane_geometry {
+struct llane_plan {
+    enum llane_kernel_type type;
+    enum llane_kernel_op op;
+    enum llane_algorithm algorithm;
+    enum llane_packet packet;
     uint32_t n_blocks, n_threads;
 };
-struct llane_geometry llane_route_geometry(uint64_t bytes, uint32_t max_blocks);
+
+/* For a call that llane_route_choose gave to the lane. */
+struct llane_plan llane_route_plan(const struct llane_route_limits *limits, size_t count,
+                                   ncclDataType_t datatype, ncclRedOp_t op);
+
+/* "one-shot LL" and the like. */
+const char *llane_plan_text(const struct llane_plan *plan);
+
+/* Bytes of a slot's generation that the largest call of a packet family needs. */
+uint64_t llane_route_slot_bytes(const struct llane_route_limits *limits, enum llane_packet packet);
 
 #endif

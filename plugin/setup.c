@@ -18,13 +18,11 @@
 /* Steps on the board after arrival; each ends with a verdict that all ranks read. */
 enum { STEP_RESOURCES = LLANE_BOARD_ARRIVAL + 1, STEP_PEERS, STEP_PROBE };
 
-/* A widest launch, for loading kernels and for counting what fits. */
-enum { MAX_THREADS = 256 };
 
 /* What a rank tells with its arrival. */
 struct identity {
     struct llane_gpu_identity gpu;
-    struct llane_route_limits limits; /* rank 0's hold */
+    struct llane_route_limits limits; /* the configuration in it; rank 0's holds */
     int32_t max_ctas;                 /* 0: no limit */
 };
 
@@ -44,7 +42,7 @@ struct setup {
     struct identity identity[LLANE_MAX_RANKS];
     struct resources resources[LLANE_MAX_RANKS];
     uint8_t *bases[LLANE_MAX_RANKS];
-    uint64_t slot_bytes;
+    uint64_t slot_bytes[LLANE_N_PACKETS];
 };
 
 static _Atomic int n_threads_running;
@@ -94,14 +92,31 @@ static enum llane_inactive_reason conclude(struct setup *s, int step,
 
 /* ---- step 0: who is where ---- */
 
+static struct llane_route_limits configured_limits(void)
+{
+    const struct llane_config *config = llane_config();
+    return (struct llane_route_limits){
+        .min_bytes = config->min_bytes,
+        .max_bytes = config->max_bytes,
+        .algorithm = (uint32_t)config->algo,
+        .packet = (uint32_t)config->packet,
+        .n_blocks = (uint32_t)config->blocks,
+        .n_threads = (uint32_t)config->threads / 32 * 32,
+    };
+}
+
+static int32_t own_max_ctas(const struct llane_comm *comm)
+{
+    uint64_t own = llane_config()->max_ctas;
+    return own              ? (int32_t)own
+           : comm->max_ctas ? comm->max_ctas
+                            : llane_config_nccl_max_ctas();
+}
+
 static enum llane_inactive_reason arrive(struct setup *s)
 {
     struct llane_comm *comm = s->comm;
-    const struct llane_config *config = llane_config();
-    struct identity mine = {
-        .limits = {.min_bytes = config->min_bytes, .max_bytes = config->max_bytes},
-        .max_ctas = comm->max_ctas ? comm->max_ctas : llane_config_nccl_max_ctas(),
-    };
+    struct identity mine = {.limits = configured_limits(), .max_ctas = own_max_ctas(comm)};
     if (llane_gpu_identify(comm->device, &mine.gpu)) {
         LLANE_INFO("rank %d: %s", comm->rank, llane_gpu_error());
         return LLANE_INACTIVE_INTERNAL;
@@ -135,46 +150,68 @@ static enum llane_inactive_reason arrive(struct setup *s)
 
 /* ---- step 1: kernels loaded, staging memory taken ---- */
 
-static int same_limits(const struct llane_route_limits *a, const struct llane_route_limits *b)
+static int is_sane(const struct llane_route_limits *limits)
 {
-    return a->min_bytes == b->min_bytes && a->max_bytes == b->max_bytes;
+    return limits->max_bytes <= LLANE_MAX_BYTES_MOST && limits->algorithm <= LLANE_N_ALGORITHMS &&
+           limits->packet <= LLANE_N_PACKETS && limits->n_blocks <= LLANE_MAX_BLOCKS &&
+           limits->n_threads <= LLANE_MAX_THREADS && limits->n_threads % 32 == 0 &&
+           (!limits->n_threads || limits->n_threads >= LLANE_MIN_THREADS);
 }
 
-/* Rank 0's limits hold for all. */
+/* Rank 0's configuration holds for all. */
 static enum llane_inactive_reason adopt_limits(struct setup *s)
 {
-    const struct llane_route_limits *agreed = &s->identity[0].limits;
-    const struct llane_route_limits *mine = &s->identity[s->comm->rank].limits;
-    if (agreed->max_bytes > LLANE_MAX_BYTES_MOST) {
+    struct llane_route_limits agreed = s->identity[0].limits;
+    struct llane_route_limits *mine = &s->identity[s->comm->rank].limits;
+    if (!is_sane(&agreed)) {
         return LLANE_INACTIVE_RECORD;
     }
-    if (!same_limits(agreed, mine)) {
+    if (memcmp(&agreed, mine, sizeof agreed) != 0) {
         LLANE_WARN("rank %d: LLANE_MIN_BYTES=%" PRIu64 " LLANE_MAX_BYTES=%" PRIu64
-                   " here, but rank 0's %" PRIu64 " and %" PRIu64 " hold for its communicator",
-                   s->comm->rank, mine->min_bytes, mine->max_bytes, agreed->min_bytes,
-                   agreed->max_bytes);
+                   " (or algorithm, packets, blocks, threads) here differ from rank 0's, whose %"
+                   PRIu64 " and %" PRIu64 " hold for its communicator",
+                   s->comm->rank, mine->min_bytes, mine->max_bytes, agreed.min_bytes,
+                   agreed.max_bytes);
     }
-    /* A line carries half its size. */
-    uint64_t lines = (agreed->max_bytes + LLANE_LINE_PAYLOAD - 1) / LLANE_LINE_PAYLOAD;
-    uint64_t slot_bytes = (lines ? lines : 1) * LLANE_LINE_BYTES;
-    s->slot_bytes = (slot_bytes + LLANE_STRIPE_BYTES - 1) / LLANE_STRIPE_BYTES * LLANE_STRIPE_BYTES;
-    s->lane->limits = *agreed;
+    agreed.n_ranks = (uint32_t)s->comm->n_ranks;
+    agreed.has_float8 = 1;
+    for (int r = 0; r < s->comm->n_ranks; r++) {
+        agreed.has_float8 &= s->identity[r].gpu.cc_major >= 9;
+    }
+    for (int p = 0; p < LLANE_N_PACKETS; p++) {
+        s->slot_bytes[p] = llane_route_slot_bytes(&agreed, (enum llane_packet)p);
+    }
+    s->lane->limits = agreed;
     return LLANE_INACTIVE_NONE;
 }
 
 /* All kernels now: loading one later could wait for a kernel that spins on this device. */
+static int load(struct setup *s, const void *kernel, uint32_t *blocks_per_sm)
+{
+    uint32_t blocks = *blocks_per_sm;
+    int err = kernel ? llane_gpu_kernel_load(kernel, LLANE_MAX_THREADS, &blocks) : 0;
+    if (err) {
+        LLANE_INFO("rank %d: a kernel does not load: %s", s->comm->rank, llane_gpu_error());
+    }
+    *blocks_per_sm = blocks < *blocks_per_sm ? blocks : *blocks_per_sm;
+    return err;
+}
+
 static enum llane_inactive_reason load_kernels(struct setup *s, uint32_t *blocks_per_sm_out)
 {
+    int err = 0;
     *blocks_per_sm_out = UINT32_MAX;
-    for (int k = 0; k < LLANE_N_KERNELS; k++) {
-        uint32_t blocks;
-        if (llane_gpu_kernel_load(llane_kernel_table[k], MAX_THREADS, &blocks)) {
-            LLANE_INFO("rank %d: kernel %d: %s", s->comm->rank, k, llane_gpu_error());
-            return LLANE_INACTIVE_KERNEL;
-        }
-        *blocks_per_sm_out = blocks < *blocks_per_sm_out ? blocks : *blocks_per_sm_out;
+    for (int k = 0; k < LLANE_N_KERNELS && !err; k++) {
+        err = load(s, llane_kernel_table[k], blocks_per_sm_out);
     }
-    return LLANE_INACTIVE_NONE;
+    for (int t = 0; t < LLANE_N_TYPES; t++) {
+        for (int a = 0; a < LLANE_N_ALGORITHMS; a++) {
+            for (int p = 0; p < LLANE_N_PACKETS && !err; p++) {
+                err = load(s, llane_all_reduce_table[t][a][p], blocks_per_sm_out);
+            }
+        }
+    }
+    return err ? LLANE_INACTIVE_KERNEL : LLANE_INACTIVE_NONE;
 }
 
 static enum llane_inactive_reason take_staging(struct setup *s, struct resources *mine)
@@ -246,7 +283,7 @@ static enum llane_inactive_reason agree_on_blocks(struct setup *s)
         max_blocks = fit < max_blocks ? (uint32_t)fit : max_blocks;
         max_blocks = ctas < max_blocks ? ctas : max_blocks;
     }
-    s->lane->max_blocks = max_blocks;
+    s->lane->limits.max_blocks = max_blocks;
     return max_blocks ? LLANE_INACTIVE_NONE : LLANE_INACTIVE_NO_BLOCKS;
 }
 
@@ -268,17 +305,23 @@ static enum llane_inactive_reason map_peers(struct setup *s)
 
 static void fill_args(struct setup *s)
 {
-    struct llane_one_shot_args *args = &s->lane->args;
     struct llane_staging *staging = s->lane->staging;
-    args->slot_bytes = s->slot_bytes;
-    args->rank = (uint32_t)s->comm->rank;
-    args->n_ranks = (uint32_t)s->comm->n_ranks;
-    args->spins_per_look = LLANE_SPINS_PER_LOOK;
-    args->cells = llane_staging_cells(staging->base);
-    args->words = &staging->mapped_device->words;
-    for (int r = 0; r < s->comm->n_ranks; r++) {
-        args->send[r] = llane_staging_slot(s->bases[r], s->slot_bytes, args->rank);
-        args->recv[r] = llane_staging_slot(staging->base, s->slot_bytes, (uint32_t)r);
+    uint32_t rank = (uint32_t)s->comm->rank, n_ranks = (uint32_t)s->comm->n_ranks;
+    for (int p = 0; p < LLANE_N_PACKETS; p++) {
+        enum llane_packet packet = (enum llane_packet)p;
+        struct llane_all_reduce_args *args = &s->lane->args[p];
+        args->slot_bytes = s->slot_bytes[p];
+        args->rank = rank;
+        args->n_ranks = n_ranks;
+        args->spins_per_look = LLANE_SPINS_PER_LOOK;
+        args->cells = llane_staging_cells(staging->base);
+        args->words = &staging->mapped_device->words;
+        for (uint32_t r = 0; r < n_ranks; r++) {
+            args->send[r] =
+                llane_staging_slot(s->bases[r], n_ranks, s->slot_bytes, packet, rank);
+            args->recv[r] =
+                llane_staging_slot(staging->base, n_ranks, s->slot_bytes, packet, r);
+        }
     }
 }
 
@@ -298,6 +341,11 @@ static enum llane_inactive_reason prove(struct setup *s)
         } else if (err == LLANE_EGPU) {
             LLANE_INFO("rank %d: probe: %s", comm->rank, llane_gpu_error());
         }
+    }
+    if (!reason && llane_staging_arm(s->lane->staging, (uint32_t)comm->n_ranks, s->slot_bytes,
+                                     s->stream)) {
+        LLANE_INFO("rank %d: arming the slots: %s", comm->rank, llane_gpu_error());
+        reason = LLANE_INACTIVE_STAGING;
     }
     if (!reason) {
         fill_args(s);
@@ -353,13 +401,13 @@ static int go_live(struct setup *s, uint64_t *number_out)
 
 static void log_active(const struct setup *s, const struct llane_lane *lane, uint64_t number)
 {
-    LLANE_INFO("rank %d of %d: active from all-reduce %" PRIu64 ": one-shot LL over %s, %" PRIu64
+    LLANE_INFO("rank %d of %d: active from all-reduce %" PRIu64 " over %s, %" PRIu64
                " to %" PRIu64 " bytes, at most %u blocks, %" PRIu64 " KiB of staging memory",
                s->comm->rank, s->comm->n_ranks, number,
                ranks_on_gpu_of(s, s->comm->rank) == (uint32_t)s->comm->n_ranks
                    ? "device memory of one GPU"
                    : "peer memory",
-               lane->limits.min_bytes, lane->limits.max_bytes, lane->max_blocks,
+               lane->limits.min_bytes, lane->limits.max_bytes, lane->limits.max_blocks,
                lane->staging->bytes >> 10);
 }
 

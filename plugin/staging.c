@@ -15,10 +15,18 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct llane_staging *graveyard; /* under lock */
 static uint64_t total_bytes;            /* under lock */
 
-uint64_t llane_staging_bytes(uint32_t n_ranks, uint64_t slot_bytes)
+/* One family's slots of all sources, both generations. */
+static uint64_t region_bytes(uint32_t n_ranks, uint64_t slot_bytes)
 {
-    uint64_t bytes = CELLS_BYTES + (uint64_t)LLANE_MAX_RANKS * LLANE_PROBE_BYTES +
-                     (uint64_t)n_ranks * 2 * slot_bytes;
+    return (uint64_t)n_ranks * 2 * slot_bytes;
+}
+
+uint64_t llane_staging_bytes(uint32_t n_ranks, const uint64_t slot_bytes[LLANE_N_PACKETS])
+{
+    uint64_t bytes = CELLS_BYTES + (uint64_t)LLANE_MAX_RANKS * LLANE_PROBE_BYTES;
+    for (int p = 0; p < LLANE_N_PACKETS; p++) {
+        bytes += region_bytes(n_ranks, slot_bytes[p]);
+    }
     return (bytes + GRAIN_BYTES - 1) / GRAIN_BYTES * GRAIN_BYTES;
 }
 
@@ -32,10 +40,24 @@ uint8_t *llane_staging_probe_area(uint8_t *base, uint32_t source)
     return base + CELLS_BYTES + (uint64_t)source * LLANE_PROBE_BYTES;
 }
 
-uint8_t *llane_staging_slot(uint8_t *base, uint64_t slot_bytes, uint32_t source)
+uint8_t *llane_staging_slot(uint8_t *base, uint32_t n_ranks,
+                            const uint64_t slot_bytes[LLANE_N_PACKETS], enum llane_packet packet,
+                            uint32_t source)
 {
-    return base + CELLS_BYTES + (uint64_t)LLANE_MAX_RANKS * LLANE_PROBE_BYTES +
-           (uint64_t)source * 2 * slot_bytes;
+    uint8_t *region = llane_staging_probe_area(base, LLANE_MAX_RANKS);
+    for (int p = 0; p < (int)packet; p++) {
+        region += region_bytes(n_ranks, slot_bytes[p]);
+    }
+    return region + (uint64_t)source * 2 * slot_bytes[packet];
+}
+
+int llane_staging_arm(struct llane_staging *staging, uint32_t n_ranks,
+                      const uint64_t slot_bytes[LLANE_N_PACKETS], struct CUstream_st *stream)
+{
+    uint8_t *region = llane_staging_slot(staging->base, n_ranks, slot_bytes, LLANE_SENTINEL, 0);
+    int err = llane_gpu_memset_async(region, 0xff, region_bytes(n_ranks, slot_bytes[LLANE_SENTINEL]),
+                                     stream);
+    return err ? err : llane_gpu_stream_synchronize(stream);
 }
 
 static struct llane_staging *exhume(int device, uint64_t bytes)

@@ -33,11 +33,14 @@ struct llane_staging {
     struct llane_staging *next;     /* in the graveyard */
 };
 
-/* Sizes within an allocation; all ranks compute the same from agreed numbers. */
-uint64_t llane_staging_bytes(uint32_t n_ranks, uint64_t slot_bytes);
+/* Sizes within an allocation; all ranks compute the same from agreed numbers. slot_bytes: of one
+ * generation, for each packet family, which has a region of its own. */
+uint64_t llane_staging_bytes(uint32_t n_ranks, const uint64_t slot_bytes[LLANE_N_PACKETS]);
 struct llane_cell *llane_staging_cells(uint8_t *base);
 uint8_t *llane_staging_probe_area(uint8_t *base, uint32_t source);
-uint8_t *llane_staging_slot(uint8_t *base, uint64_t slot_bytes, uint32_t source);
+uint8_t *llane_staging_slot(uint8_t *base, uint32_t n_ranks,
+                            const uint64_t slot_bytes[LLANE_N_PACKETS], enum llane_packet packet,
+                            uint32_t source);
 
 /*
  * Takes memory of at least bytes on the current device, all zero, every cell at operation 1. Waits
@@ -45,6 +48,10 @@ uint8_t *llane_staging_slot(uint8_t *base, uint64_t slot_bytes, uint32_t source)
  */
 int llane_staging_take(int device, uint64_t bytes, uint64_t max_total_bytes,
                        struct CUstream_st *stream, struct llane_staging **out);
+
+/* Arms all sentinel slots (all ones: "not here yet"). Waits for it, as above. */
+int llane_staging_arm(struct llane_staging *staging, uint32_t n_ranks,
+                      const uint64_t slot_bytes[LLANE_N_PACKETS], struct CUstream_st *stream);
 
 /*
  * is_reusable: 0 where a kernel may still come for it (a captured graph, an aborted operation): it

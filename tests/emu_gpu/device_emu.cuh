@@ -57,6 +57,15 @@ LLANE_DEVICE uint32_t llane_n_threads(void)
     return llane_emu_self()->n_threads;
 }
 
+/* Streams run their kernels one after another: nothing to wait for, nobody to let go. */
+LLANE_DEVICE void llane_wait_for_predecessor(void)
+{
+}
+
+LLANE_DEVICE void llane_release_dependents(void)
+{
+}
+
 /* __syncthreads() */
 LLANE_DEVICE void llane_block_sync(void)
 {

@@ -16,7 +16,7 @@
 
 static int parse(enum llane_config_kind kind, const char *text, uint64_t *out)
 {
-    return llane_config_parse(kind, text, 0, 1ull << 40, out);
+    return llane_config_parse(kind, text, 0, 1ull << 40, "auto one-shot", out);
 }
 
 static void parse__sizes__take_suffixes(void **state)
@@ -57,8 +57,21 @@ static void parse__nonsense__is_refused(void **state)
     }
     uint64_t v;
     assert_int_equal(parse(LLANE_KIND_INT, "1K", &v), LLANE_EINVAL);
-    assert_int_equal(llane_config_parse(LLANE_KIND_BOOL, "2", 0, 1, &v), LLANE_EINVAL);
-    assert_int_equal(llane_config_parse(LLANE_KIND_BOOL, "yes", 0, 1, &v), LLANE_EINVAL);
+    assert_int_equal(llane_config_parse(LLANE_KIND_BOOL, "2", 0, 1, "", &v), LLANE_EINVAL);
+    assert_int_equal(llane_config_parse(LLANE_KIND_BOOL, "yes", 0, 1, "", &v), LLANE_EINVAL);
+}
+
+static void parse__words__are_taken_whole(void **state)
+{
+    (void)state;
+    uint64_t v;
+    assert_int_equal(parse(LLANE_KIND_WORD, "auto", &v), 0);
+    assert_int_equal(v, 0);
+    assert_int_equal(parse(LLANE_KIND_WORD, "ONE-SHOT", &v), 0);
+    assert_int_equal(v, 1);
+    assert_int_equal(parse(LLANE_KIND_WORD, "one", &v), LLANE_EINVAL);
+    assert_int_equal(parse(LLANE_KIND_WORD, "1", &v), LLANE_EINVAL);
+    assert_int_equal(parse(LLANE_KIND_WORD, "one-shot ", &v), LLANE_EINVAL);
 }
 
 /* Runs read() in a child with the given variables; what it wrote to stderr comes back. */
@@ -157,6 +170,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(parse__sizes__take_suffixes),
         cmocka_unit_test(parse__nonsense__is_refused),
+        cmocka_unit_test(parse__words__are_taken_whole),
         cmocka_unit_test(config__no_variables__defaults_and_silence),
         cmocka_unit_test(config__bad_value__warns_once_with_name_value_range_and_keeps_the_default),
         cmocka_unit_test(config__unknown_name__is_warned_about),

@@ -1,0 +1,192 @@
+/*
+ * Packets: 16 bytes in a slot that tell by themselves that they have arrived. Two families:
+ *
+ * LL: two 8-byte halves, each {payload in the low word, flag in the high word}; the flag is the
+ *   number of the LL operation. Carries any bits. A half is whole when its flag is right.
+ * Sentinel: 16 bytes of payload. A word of all ones (32 bits, 64 for float64) means "not here yet";
+ *   contributions and results never hold one. The reader re-arms what it has read.
+ *
+ * Nothing orders two halves, two words or two packets. A slot holds two generations; operation `op`
+ * of a family uses generation op mod 2. docs/protocol.md has the arguments for two, for the wrap,
+ * for the stripe and for re-arming.
+ */
+#ifndef LLANE_KERNELS_PACKETS_CUH
+#define LLANE_KERNELS_PACKETS_CUH
+
+#include "cells.cuh"
+#include "reduce.cuh"
+
+/* Numbers go 1, 2, ... 2^32-1, 2, 3, ...: 0 is what clean memory says, and leaving 1 out as well
+ * keeps generations taking turns across the wrap. */
+LLANE_DEVICE uint32_t llane_next_op(uint32_t op)
+{
+#ifdef LLANE_MUTATE_SKIP_ONE
+    return op == 0xffffffffu ? 1 : op + 1;
+#else
+    return op == 0xffffffffu ? 2 : op + 1;
+#endif
+}
+
+LLANE_DEVICE uint64_t llane_generation_offset(uint32_t op, uint64_t slot_bytes)
+{
+#ifdef LLANE_MUTATE_ONE_GENERATION
+    return 0 * op * slot_bytes;
+#else
+    return (op & 1) * slot_bytes;
+#endif
+}
+
+/* Each family: W, the payload's 8-byte words; op_of, the family's number in a cell; store; take. */
+template <class T> struct llane_ll {
+    enum { W = 1 };
+    static const bool IS_LL = true;
+
+    LLANE_DEVICE uint32_t op_of(const struct llane_cell &cell)
+    {
+        return cell.ll_op;
+    }
+
+    /* Pairs with take at the slot's owner. */
+    LLANE_DEVICE void store(uint8_t *to, const struct llane_payload<1> &payload, uint32_t op)
+    {
+        const uint64_t flag = (uint64_t)op << 32;
+
+        llane_store16(to, (payload.word[0] & 0xffffffffu) | flag, payload.word[0] >> 32 | flag);
+    }
+
+    LLANE_DEVICE bool take(uint64_t low, uint64_t high, uint32_t op,
+                                  struct llane_payload<1> *out)
+    {
+        out->word[0] = (low & 0xffffffffu) | high << 32;
+#if defined(LLANE_MUTATE_HALF_FLAG)
+        return (uint32_t)(low >> 32) == op;
+#elif defined(LLANE_MUTATE_ANY_FLAG)
+        (void)op;
+        return (low >> 32) != 0 && (high >> 32) != 0;
+#else
+        return (uint32_t)(low >> 32) == op && (uint32_t)(high >> 32) == op;
+#endif
+    }
+
+    LLANE_DEVICE void rearm(uint8_t *)
+    {
+    }
+};
+
+template <class T> struct llane_sentinel {
+    enum { W = 2 };
+    static const bool IS_LL = false;
+
+    LLANE_DEVICE uint32_t op_of(const struct llane_cell &cell)
+    {
+        return cell.sentinel_op;
+    }
+
+    /* Pairs with take at the slot's owner. */
+    LLANE_DEVICE void store(uint8_t *to, const struct llane_payload<2> &payload, uint32_t)
+    {
+        llane_store16(to, payload.word[0], payload.word[1]);
+    }
+
+    LLANE_DEVICE bool is_whole(uint64_t word)
+    {
+        if (sizeof(typename T::bits) == 8)
+            return word != ~0ull;
+#ifdef LLANE_MUTATE_HALF_SENTINEL
+        return (uint32_t)word != 0xffffffffu;
+#else
+        return (uint32_t)word != 0xffffffffu && (uint32_t)(word >> 32) != 0xffffffffu;
+#endif
+    }
+
+    LLANE_DEVICE bool take(uint64_t low, uint64_t high, uint32_t,
+                                  struct llane_payload<2> *out)
+    {
+        out->word[0] = low;
+        out->word[1] = high;
+        return is_whole(low) && is_whole(high);
+    }
+
+    /* Pairs with the source's store two operations later, which cannot begin before this rank's next
+     * kernel. */
+    LLANE_DEVICE void rearm(uint8_t *at)
+    {
+#ifndef LLANE_MUTATE_NO_REARM
+        llane_store16(at, ~0ull, ~0ull);
+#else
+        (void)at;
+#endif
+    }
+};
+
+/*
+ * Polls up to N packets, all at once in each round, until every one whose bit is set in `missing`
+ * has come; payloads of the others are left alone. at(i) is packet i's address. False: stopped.
+ */
+template <class P, int N, class ADDRESS>
+LLANE_DEVICE bool llane_gather(ADDRESS at, uint32_t missing, uint32_t op, struct llane_poll *poll,
+                               struct llane_payload<P::W> *payloads)
+{
+    while (missing != 0) {
+        uint64_t low[N], high[N];
+
+        LLANE_UNROLL
+        for (int i = 0; i < N; i++) {
+            low[i] = high[i] = 0;
+            /* Pairs with P::store at the source, or with nothing yet. */
+            if (missing & 1u << i)
+                llane_load16(at(i), &low[i], &high[i]);
+        }
+        LLANE_UNROLL
+        for (int i = 0; i < N; i++) {
+            struct llane_payload<P::W> payload;
+
+            if ((missing & 1u << i) && P::take(low[i], high[i], op, &payload)) {
+                payloads[i] = payload;
+                missing &= ~(1u << i);
+            }
+        }
+        if (missing != 0 && llane_poll_must_stop(poll))
+            return false;
+    }
+    return true;
+}
+
+/* Packets [first, first + n) of a slot's generation. */
+struct llane_range {
+    uint32_t first, n;
+};
+
+LLANE_DEVICE bool llane_range_has(const struct llane_range &range, uint32_t packet)
+{
+    return packet - range.first < range.n;
+}
+
+/*
+ * The owner zeroes one stripe of each of its LL slots, in the operation's generation, outside the
+ * packets that the operation uses. Operation after operation the stripe walks the whole generation,
+ * so that no flag lives until its number comes round again. Grid threads share the packets.
+ */
+LLANE_DEVICE void llane_ll_clean(uint8_t *const *slots, uint32_t n_slots, uint32_t own,
+                                 uint64_t slot_bytes, uint32_t op, struct llane_range used,
+                                 struct llane_range also_used)
+{
+#ifndef LLANE_MUTATE_NO_STRIPE
+    const uint32_t per_stripe = LLANE_STRIPE_BYTES / LLANE_PACKET_BYTES;
+    const uint32_t n_stripes = (uint32_t)(slot_bytes / LLANE_STRIPE_BYTES);
+    const uint32_t first = (op >> 1) % n_stripes * per_stripe;
+    const uint64_t generation = llane_generation_offset(op, slot_bytes);
+
+    for (uint32_t i = llane_grid_thread(); i < n_slots * per_stripe; i += llane_grid_threads()) {
+        const uint32_t slot = i / per_stripe;
+        const uint32_t packet = first + i % per_stripe;
+
+        /* Pairs with the source's store two operations later, which cannot begin before this rank's
+         * next kernel. */
+        if (slot != own && !llane_range_has(used, packet) && !llane_range_has(also_used, packet))
+            llane_store16(slots[slot] + generation + (uint64_t)packet * LLANE_PACKET_BYTES, 0, 0);
+    }
+#endif
+}
+
+#endif
