@@ -6,7 +6,7 @@
 #ifndef LLANE_KERNELS_ONE_SHOT_CUH
 #define LLANE_KERNELS_ONE_SHOT_CUH
 
-#include "local.cuh"
+#include "lines.cuh"
 #include "packet_ll.cuh"
 
 /*
@@ -21,7 +21,7 @@ LLANE_DEVICE bool llane_one_shot_lines(const struct llane_one_shot_args &args, u
     const uint32_t n_ranks = N ? N : args.n_ranks;
     const uint32_t stride = llane_grid_threads();
     const uint64_t generation = llane_ll_generation_offset(ll_op, args.slot_bytes);
-    const typename T::wide f = (typename T::wide)1 / (typename T::wide)n_ranks;
+    const typename T::wide f = llane_acc_factor<T>(n_ranks);
     struct llane_poll poll = {args.cells, args.words, args.spins_per_look, 0};
 
     for (uint64_t first = llane_grid_thread(); first < n_lines; first += AHEAD * (uint64_t)stride) {
@@ -36,8 +36,7 @@ LLANE_DEVICE bool llane_one_shot_lines(const struct llane_one_shot_args &args, u
             mine[k] = 0;
             at[k] = generation + line * LLANE_LINE_BYTES;
             if (line < n_lines) {
-                mine[k] = llane_payload_contribute(
-                    llane_local_load<T>(args.in, args.count, (uint32_t)line));
+                mine[k] = llane_local_load<T>(args.in, args.count, (uint32_t)line);
                 n_here = k + 1;
             }
         }

@@ -47,7 +47,39 @@ struct llane_lane_words {
     uint32_t dead;
 };
 
-enum llane_kernel_op { LLANE_OP_SUM = 0, LLANE_OP_AVG = 1 };
+enum llane_kernel_op {
+    LLANE_OP_SUM = 0,
+    LLANE_OP_AVG = 1,
+    LLANE_OP_PROD = 2,
+    LLANE_OP_MIN = 3,
+    LLANE_OP_MAX = 4,
+    LLANE_N_OPS
+};
+
+/* NCCL's datatypes in the order of ncclDataType_t: X(NAME, suffix of kernels' names). */
+#define LLANE_INTEGER_TYPES(X)                                                                     \
+    X(I8, i8)                                                                                      \
+    X(U8, u8)                                                                                      \
+    X(I32, i32)                                                                                    \
+    X(U32, u32)                                                                                    \
+    X(I64, i64)                                                                                    \
+    X(U64, u64)
+#define LLANE_FLOAT_TYPES(X)                                                                       \
+    X(F16, f16)                                                                                    \
+    X(F32, f32)                                                                                    \
+    X(F64, f64)                                                                                    \
+    X(BF16, bf16)                                                                                  \
+    X(E4M3, e4m3)                                                                                  \
+    X(E5M2, e5m2)
+#define LLANE_TYPES(X) LLANE_INTEGER_TYPES(X) LLANE_FLOAT_TYPES(X)
+
+/* Equal to ncclDataType_t. */
+enum llane_type {
+#define LLANE_TYPE_MEMBER(name, suffix) LLANE_TYPE_##name,
+    LLANE_TYPES(LLANE_TYPE_MEMBER)
+#undef LLANE_TYPE_MEMBER
+        LLANE_N_TYPES
+};
 
 /*
  * A slot is what one source rank writes and this rank reads: two generations of slot_bytes each,
@@ -89,13 +121,15 @@ enum {
     LLANE_PROBE_WRONG = 3
 };
 
+/* A family's kernels follow each other by type: LLANE_KERNEL_ONE_SHOT_LL + enum llane_type. */
 enum llane_kernel {
     LLANE_KERNEL_PROBE_SEND,
     LLANE_KERNEL_PROBE_CHECK,
-    LLANE_KERNEL_ONE_SHOT_LL_F32,
-    LLANE_KERNEL_ONE_SHOT_LL_F16,
-    LLANE_KERNEL_ONE_SHOT_LL_BF16,
-    LLANE_N_KERNELS
+#define LLANE_KERNEL_MEMBER(name, suffix) LLANE_KERNEL_ONE_SHOT_LL_##name,
+    LLANE_TYPES(LLANE_KERNEL_MEMBER)
+#undef LLANE_KERNEL_MEMBER
+        LLANE_N_KERNELS,
+    LLANE_KERNEL_ONE_SHOT_LL = LLANE_KERNEL_ONE_SHOT_LL_I8
 };
 
 #ifdef __cplusplus

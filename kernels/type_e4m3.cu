@@ -1,0 +1,3 @@
+#include "of_type.cuh"
+
+LLANE_KERNELS_OF_FLOAT(llane_float8_e4m3, e4m3)

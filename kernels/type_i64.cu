@@ -1,0 +1,3 @@
+#include "of_type.cuh"
+
+LLANE_KERNELS_OF_INTEGER(llane_int64, i64)
