@@ -1,7 +1,6 @@
 /*
  * The frame of every all-reduce kernel: enter the lane, run an algorithm with a packet family, let
- * dependents go, clean up, leave. One kernel a (algorithm, packet, type), named
- * llane_<algorithm>_<packet>_<type>.
+ * dependents go, clean up, leave. Kernels are named llane_<algorithm>_<packet>_<type>.
  */
 #ifndef LLANE_KERNELS_ALL_REDUCE_CUH
 #define LLANE_KERNELS_ALL_REDUCE_CUH
@@ -13,7 +12,7 @@
 template <class A, class T, class P>
 LLANE_DEVICE bool llane_run(const struct llane_all_reduce_args &args, uint32_t op)
 {
-    if (T::IS_UNROLLED) {
+    if (T::IS_COMMON) {
         switch (args.n_ranks) {
         case 2:
             return A::template run<T, P, 2>(args, op);
@@ -44,18 +43,21 @@ LLANE_DEVICE void llane_all_reduce(const struct llane_all_reduce_args &args)
                       P::IS_LL ? visit.cell.sentinel_op : llane_next_op(visit.cell.sentinel_op));
 }
 
-#define LLANE_ALL_REDUCE_KERNEL(algorithm, packet, type)                                           \
-    LLANE_KERNEL(llane_##algorithm##_##packet##_##type, struct llane_all_reduce_args)              \
+#define LLANE_ALL_REDUCE_KERNEL(algorithm, packet, type, suffix)                                   \
+    LLANE_KERNEL(llane_##algorithm##_##packet##_##suffix, struct llane_all_reduce_args)            \
     {                                                                                              \
-        llane_all_reduce<llane_##algorithm, llane_##type, llane_##packet<llane_##type>>(args);     \
+        llane_all_reduce<llane_##algorithm, type, llane_##packet<type>>(args);                     \
     }
 
-#define LLANE_ALL_REDUCE_LL_KERNELS(type)                                                          \
-    LLANE_ALL_REDUCE_KERNEL(one_shot, ll, type)                                                    \
-    LLANE_ALL_REDUCE_KERNEL(two_shot, ll, type)
+/* All kernels of one datatype: one .cu file each, so that they compile side by side. type: of
+ * convert.cuh; suffix: as in LLANE_TYPES. */
+#define LLANE_KERNELS_OF_INTEGER(type, suffix)                                                     \
+    LLANE_ALL_REDUCE_KERNEL(one_shot, ll, type, suffix)                                            \
+    LLANE_ALL_REDUCE_KERNEL(two_shot, ll, type, suffix)
 
-#define LLANE_ALL_REDUCE_SENTINEL_KERNELS(type)                                                    \
-    LLANE_ALL_REDUCE_KERNEL(one_shot, sentinel, type)                                              \
-    LLANE_ALL_REDUCE_KERNEL(two_shot, sentinel, type)
+#define LLANE_KERNELS_OF_FLOAT(type, suffix)                                                       \
+    LLANE_KERNELS_OF_INTEGER(type, suffix)                                                         \
+    LLANE_ALL_REDUCE_KERNEL(one_shot, sentinel, type, suffix)                                      \
+    LLANE_ALL_REDUCE_KERNEL(two_shot, sentinel, type, suffix)
 
 #endif

@@ -25,6 +25,7 @@ LLANE_DEVICE bool llane_combine_ranks(const struct llane_all_reduce_args &args, 
 {
     enum { GROUP = N ? N : 4 };
     const uint32_t n_ranks = N ? N : args.n_ranks;
+    const typename T::wide factor = llane_acc_factor<T>(n_ranks);
     struct llane_acc<T, P::W> acc;
 
     for (uint32_t base = 0; base < n_ranks; base += GROUP) {
@@ -41,9 +42,9 @@ LLANE_DEVICE bool llane_combine_ranks(const struct llane_all_reduce_args &args, 
                                     poll, payloads))
             return false;
         llane_acc_add<T, P::W, GROUP>(&acc, args.op, payloads, n_ranks - base, base == 0,
-                                      args.n_ranks);
+                                      factor);
     }
-    *result = llane_acc_finish<T, P::W>(&acc, args.op, args.n_ranks);
+    *result = llane_acc_finish<T, P::W>(&acc, args.op, factor);
     return true;
 }
 

@@ -1,54 +1,62 @@
 /*
- * The caller's own buffers, read and written a line's payload at a time: line i is the 8 bytes of
- * the message from 8*i on. Element-aligned pointers are enough; alignment picks how the local buffer
- * is touched and never what a line holds. Lanes behind the message's end read as zero bits and are
- * not written.
+ * The caller's own buffers, read and written a packet's payload at a time: packet i is the 8*W bytes
+ * of the message from 8*W*i on. Element-aligned pointers are enough; alignment picks how the local
+ * buffer is touched and never what a packet holds. Lanes behind the message's end read as zero bits
+ * and are not written. index < llane_local_n_packets(count).
  */
 #ifndef LLANE_KERNELS_LOCAL_CUH
 #define LLANE_KERNELS_LOCAL_CUH
 
 #include "reduce.cuh"
 
-LLANE_DEVICE bool llane_local_is_aligned(const void *buffer)
+template <class T, int W> LLANE_DEVICE uint32_t llane_local_n_packets(uint64_t count)
 {
-    return ((uintptr_t)buffer & (LLANE_LINE_PAYLOAD - 1)) == 0;
+    return (uint32_t)((count + W * T::LANES - 1) / (W * T::LANES));
 }
 
-template <class T> LLANE_DEVICE uint32_t llane_local_n_lines(uint64_t count)
+template <int W> LLANE_DEVICE bool llane_local_is_aligned(const void *buffer)
 {
-    return (uint32_t)((count + T::LANES - 1) / T::LANES);
+    return ((uintptr_t)buffer & (sizeof(llane_payload<W>) - 1)) == 0;
 }
 
-template <class T>
-LLANE_DEVICE uint64_t llane_local_load(const void *buffer, uint64_t count, uint32_t line)
+template <class T, int W>
+LLANE_DEVICE llane_payload<W> llane_local_load(const void *buffer, uint64_t count, uint32_t index)
 {
-    const typename T::bits *elements = (const typename T::bits *)buffer + (uint64_t)line * T::LANES;
-    const uint64_t n_left = count - (uint64_t)line * T::LANES;
-    uint64_t payload = 0;
+    const uint64_t first = (uint64_t)index * (W * T::LANES);
+    const typename T::bits *elements = (const typename T::bits *)buffer + first;
+    const uint64_t n_left = count - first;
+    llane_payload<W> p;
 
-    if (n_left >= T::LANES && llane_local_is_aligned(buffer))
-        return *(const uint64_t *)elements;
+    if (n_left >= W * T::LANES && llane_local_is_aligned<W>(buffer))
+        return *(const llane_payload<W> *)elements;
     LLANE_UNROLL
-    for (int lane = 0; lane < T::LANES; lane++)
-        if ((uint64_t)lane < n_left)
-            payload |= (uint64_t)elements[lane] << (lane * 8 * (int)sizeof(typename T::bits));
-    return payload;
+    for (int w = 0; w < W; w++) {
+        p.word[w] = 0;
+        LLANE_UNROLL
+        for (int lane = 0; lane < T::LANES; lane++)
+            if ((uint64_t)(w * T::LANES + lane) < n_left)
+                p.word[w] |= (uint64_t)elements[w * T::LANES + lane]
+                             << (lane * 8 * (int)sizeof(typename T::bits));
+    }
+    return p;
 }
 
-template <class T>
-LLANE_DEVICE void llane_local_store(void *buffer, uint64_t count, uint32_t line, uint64_t payload)
+template <class T, int W>
+LLANE_DEVICE void llane_local_store(void *buffer, uint64_t count, uint32_t index,
+                                    const llane_payload<W> &p)
 {
-    typename T::bits *elements = (typename T::bits *)buffer + (uint64_t)line * T::LANES;
-    const uint64_t n_left = count - (uint64_t)line * T::LANES;
+    const uint64_t first = (uint64_t)index * (W * T::LANES);
+    typename T::bits *elements = (typename T::bits *)buffer + first;
+    const uint64_t n_left = count - first;
 
-    if (n_left >= T::LANES && llane_local_is_aligned(buffer)) {
-        *(uint64_t *)elements = payload;
+    if (n_left >= W * T::LANES && llane_local_is_aligned<W>(buffer)) {
+        *(llane_payload<W> *)elements = p;
         return;
     }
     LLANE_UNROLL
-    for (int lane = 0; lane < T::LANES; lane++)
+    for (int lane = 0; lane < W * T::LANES; lane++)
         if ((uint64_t)lane < n_left)
-            elements[lane] = llane_payload_lane<T>(payload, lane);
+            elements[lane] = llane_payload_lane<T, W>(p, lane);
 }
 
 #endif

@@ -1,36 +1,67 @@
 /*
- * Combining contributions, in rank order, the first one as it is.
+ * Payloads, and combining them: in rank order, the first one as it is, each step rounded in the
+ * type's wide format, the result narrowed once.
  *
- * sum: s = x0; s = s + x1; ... each addition rounded in the type's wide format.
+ * sum:  s = x0; s = s + x1; ...
+ * prod: s = x0; s = s * x1; ...
+ * min, max: of the wide values; a number beats a NaN, -0 is less than +0
  * avg over n ranks, f = 1/n rounded to wide:
- *   float32, bfloat16: s = x0*f; s = s + x1*f; ... (summing first would overflow where NCCL does not)
- *   float16:           s as for sum, then s * f
- * Products and sums are rounded one by one, never fused, so that every compiler makes equal bits.
- * The result is narrowed once.
+ *   float32, float64, bfloat16: s = x0*f; s = s + x1*f; ... (summing first would overflow where NCCL
+ *                               does not)
+ *   float16, float8:            s as for sum, then s * f
+ *   integers:                   s as for sum, wrapped to the type, then s / n towards zero
  */
 #ifndef LLANE_KERNELS_REDUCE_CUH
 #define LLANE_KERNELS_REDUCE_CUH
 
 #include "convert.cuh"
 
-LLANE_DEVICE float llane_add(float a, float b)
+/* What a packet carries of the message: 8 bytes in an LL line, 16 in a sentinel packet. */
+template <int W> struct [[gnu::may_alias]] alignas(8 * W) llane_payload {
+    uint64_t word[W];
+};
+
+template <class T, int W>
+LLANE_DEVICE typename T::bits llane_payload_lane(const llane_payload<W> &p, int lane)
 {
-#ifdef LLANE_EMU
-    return a + b;
-#else
-    return __fadd_rn(a, b);
-#endif
+    return (typename T::bits)(p.word[lane / T::LANES] >>
+                              (lane % T::LANES * 8 * (int)sizeof(typename T::bits)));
 }
 
-LLANE_DEVICE float llane_multiply(float a, float b)
+/*
+ * What a rank contributes, its own included, whatever the packets: in the floats a 32-bit word of
+ * all ones (float64: 64 bits) loses its top bit. Both are NaNs in all lanes of the word; all ones
+ * means "not here yet" to the sentinel packets.
+ */
+template <class T, int W>
+LLANE_DEVICE void llane_payload_contribute([[maybe_unused]] llane_payload<W> *p)
 {
-#ifdef LLANE_EMU
-    volatile float product = a * b; /* keeps the compiler from fusing it with an addition */
+    if constexpr (T::IS_FLOAT) {
+        LLANE_UNROLL
+        for (int w = 0; w < W; w++) {
+            uint32_t low = (uint32_t)p->word[w];
+            uint32_t high = (uint32_t)(p->word[w] >> 32);
 
-    return product;
-#else
-    return __fmul_rn(a, b);
-#endif
+            if (T::LANES == 1) {
+                high = (low & high) == 0xffffffffu ? 0x7fffffffu : high;
+            } else {
+                low = low == 0xffffffffu ? 0x7fffffffu : low;
+                high = high == 0xffffffffu ? 0x7fffffffu : high;
+            }
+            p->word[w] = (uint64_t)high << 32 | low;
+        }
+    }
+}
+
+/* One packet's running result. */
+template <class T, int W> struct llane_acc {
+    typename T::wide lane[W * T::LANES];
+};
+
+/* What llane_acc_add and llane_acc_finish want as f. */
+template <class T> LLANE_DEVICE typename T::wide llane_acc_factor(uint32_t n_ranks)
+{
+    return T::factor(n_ranks);
 }
 
 struct llane_sum {
@@ -44,116 +75,100 @@ struct llane_sum {
     {
         return llane_add(sum, x);
     }
-
-    template <class T> LLANE_DEVICE typename T::wide finish(typename T::wide sum, typename T::wide)
-    {
-        return sum;
-    }
 };
 
-struct llane_avg {
+struct llane_scaled_sum : llane_sum {
     template <class T> LLANE_DEVICE typename T::wide prepare(typename T::wide x, typename T::wide f)
     {
-        return T::AVG_SCALES_INPUT ? llane_multiply(x, f) : x;
-    }
-
-    template <class T>
-    LLANE_DEVICE typename T::wide combine(typename T::wide sum, typename T::wide x)
-    {
-        return llane_add(sum, x);
-    }
-
-    template <class T>
-    LLANE_DEVICE typename T::wide finish(typename T::wide sum, typename T::wide f)
-    {
-        return T::AVG_SCALES_INPUT ? sum : llane_multiply(sum, f);
+        return llane_multiply(x, f);
     }
 };
 
-/* A line's payload as elements. */
-template <class T> LLANE_DEVICE typename T::bits llane_payload_lane(uint64_t payload, int lane)
-{
-    return (typename T::bits)(payload >> (lane * 8 * (int)sizeof(typename T::bits)));
-}
-
-/*
- * What a rank contributes, its own included: an all-ones word loses its top bit. Both are NaNs in
- * every float type; all ones means "not here yet" to the sentinel packets.
- */
-LLANE_DEVICE uint64_t llane_payload_contribute(uint64_t payload)
-{
-    uint32_t low = (uint32_t)payload;
-    uint32_t high = (uint32_t)(payload >> 32);
-
-    low = low == 0xffffffffu ? 0x7fffffffu : low;
-    high = high == 0xffffffffu ? 0x7fffffffu : high;
-    return (uint64_t)high << 32 | low;
-}
-
-/* One line's running result. */
-template <class T> struct llane_line_sum {
-    typename T::wide lane[T::LANES];
+struct llane_product : llane_sum {
+    template <class T>
+    LLANE_DEVICE typename T::wide combine(typename T::wide product, typename T::wide x)
+    {
+        return llane_multiply(product, x);
+    }
 };
 
-template <class T, class OP, int GROUP>
-LLANE_DEVICE void llane_line_add_as(struct llane_line_sum<T> *sum, const uint64_t *payloads,
-                                    uint32_t n_payloads, bool is_first, typename T::wide f)
+struct llane_minimum : llane_sum {
+    template <class T>
+    LLANE_DEVICE typename T::wide combine(typename T::wide least, typename T::wide x)
+    {
+        return T::least(least, x);
+    }
+};
+
+struct llane_maximum : llane_sum {
+    template <class T>
+    LLANE_DEVICE typename T::wide combine(typename T::wide greatest, typename T::wide x)
+    {
+        return T::greatest(greatest, x);
+    }
+};
+
+template <class T, int W, int GROUP, class OP>
+LLANE_DEVICE void llane_acc_add_as(llane_acc<T, W> *acc, const llane_payload<W> *payloads,
+                                   uint32_t n_payloads, bool is_first, typename T::wide f)
 {
     LLANE_UNROLL
     for (int i = 0; i < GROUP; i++) {
         if ((uint32_t)i < n_payloads) {
             LLANE_UNROLL
-            for (int lane = 0; lane < T::LANES; lane++) {
-                const typename T::wide x =
-                    OP::template prepare<T>(T::widen(llane_payload_lane<T>(payloads[i], lane)), f);
+            for (int lane = 0; lane < W * T::LANES; lane++) {
+                const typename T::wide x = OP::template prepare<T>(
+                    T::widen(llane_payload_lane<T, W>(payloads[i], lane)), f);
 
-                sum->lane[lane] =
-                    is_first && i == 0 ? x : OP::template combine<T>(sum->lane[lane], x);
+                acc->lane[lane] =
+                    is_first && i == 0 ? x : OP::template combine<T>(acc->lane[lane], x);
             }
         }
     }
 }
 
 /*
- * Adds the contributions of the next n_payloads (at most GROUP) ranks. The operation is chosen here,
- * once for a line and group, outside the unrolled loops.
+ * Adds the contributions of the next n_payloads (at most GROUP are looked at) ranks; is_first: they
+ * start at rank 0. The operation is chosen here, once for a packet and group, outside the unrolled
+ * loops.
  */
-template <class T, int GROUP>
-LLANE_DEVICE void llane_line_add(struct llane_line_sum<T> *sum, uint32_t op,
-                                 const uint64_t *payloads, uint32_t n_payloads, bool is_first,
-                                 typename T::wide f)
+template <class T, int W, int GROUP>
+LLANE_DEVICE void llane_acc_add(llane_acc<T, W> *acc, uint32_t op, const llane_payload<W> *payloads,
+                                uint32_t n_payloads, bool is_first, typename T::wide f)
 {
-    switch (op) {
-    case LLANE_OP_AVG:
-        llane_line_add_as<T, llane_avg, GROUP>(sum, payloads, n_payloads, is_first, f);
-        break;
-    default:
-        llane_line_add_as<T, llane_sum, GROUP>(sum, payloads, n_payloads, is_first, f);
-        break;
-    }
+    if (op == LLANE_OP_SUM || (op == LLANE_OP_AVG && !T::AVG_SCALES_INPUT))
+        llane_acc_add_as<T, W, GROUP, llane_sum>(acc, payloads, n_payloads, is_first, f);
+    else if (op == LLANE_OP_AVG)
+        llane_acc_add_as<T, W, GROUP, llane_scaled_sum>(acc, payloads, n_payloads, is_first, f);
+    else if (op == LLANE_OP_PROD)
+        llane_acc_add_as<T, W, GROUP, llane_product>(acc, payloads, n_payloads, is_first, f);
+    else if (op == LLANE_OP_MIN)
+        llane_acc_add_as<T, W, GROUP, llane_minimum>(acc, payloads, n_payloads, is_first, f);
+    else
+        llane_acc_add_as<T, W, GROUP, llane_maximum>(acc, payloads, n_payloads, is_first, f);
 }
 
-template <class T>
-LLANE_DEVICE uint64_t llane_line_finish(const struct llane_line_sum<T> *sum, uint32_t op,
-                                        typename T::wide f)
+/* What every rank stores: no word of a float type is all ones. */
+template <class T, int W>
+LLANE_DEVICE llane_payload<W> llane_acc_finish(const llane_acc<T, W> *acc, uint32_t op,
+                                               typename T::wide f)
 {
-    uint64_t payload = 0;
+    const bool is_scaled = op == LLANE_OP_AVG && !T::AVG_SCALES_INPUT;
+    llane_payload<W> p;
 
     LLANE_UNROLL
-    for (int lane = 0; lane < T::LANES; lane++) {
-        typename T::wide x = sum->lane[lane];
+    for (int w = 0; w < W; w++) {
+        p.word[w] = 0;
+        LLANE_UNROLL
+        for (int lane = 0; lane < T::LANES; lane++) {
+            typename T::wide x = acc->lane[w * T::LANES + lane];
 
-        switch (op) {
-        case LLANE_OP_AVG:
-            x = llane_avg::template finish<T>(x, f);
-            break;
-        default:
-            x = llane_sum::template finish<T>(x, f);
-            break;
+            if (is_scaled)
+                x = T::average(x, f);
+            p.word[w] |= (uint64_t)T::narrow(x) << (lane * 8 * (int)sizeof(typename T::bits));
         }
-        payload |= (uint64_t)T::narrow(x) << (lane * 8 * (int)sizeof(typename T::bits));
     }
-    return payload;
+    return p;
 }
 
 #endif

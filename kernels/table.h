@@ -54,6 +54,32 @@ enum llane_kernel_op {
     LLANE_OP_PROD = 2,
     LLANE_OP_MIN = 3,
     LLANE_OP_MAX = 4,
+    LLANE_N_OPS
+};
+
+/* NCCL's datatypes in the order of ncclDataType_t: X(NAME, suffix of kernels' names). */
+#define LLANE_INTEGER_TYPES(X)                                                                     \
+    X(I8, i8)                                                                                      \
+    X(U8, u8)                                                                                      \
+    X(I32, i32)                                                                                    \
+    X(U32, u32)                                                                                    \
+    X(I64, i64)                                                                                    \
+    X(U64, u64)
+#define LLANE_FLOAT_TYPES(X)                                                                       \
+    X(F16, f16)                                                                                    \
+    X(F32, f32)                                                                                    \
+    X(F64, f64)                                                                                    \
+    X(BF16, bf16)                                                                                  \
+    X(E4M3, e4m3)                                                                                  \
+    X(E5M2, e5m2)
+#define LLANE_TYPES(X) LLANE_INTEGER_TYPES(X) LLANE_FLOAT_TYPES(X)
+
+/* Equal to ncclDataType_t. */
+enum llane_type {
+#define LLANE_TYPE_MEMBER(name, suffix) LLANE_TYPE_##name,
+    LLANE_TYPES(LLANE_TYPE_MEMBER)
+#undef LLANE_TYPE_MEMBER
+        LLANE_N_TYPES
 };
 
 /*
@@ -101,27 +127,6 @@ enum {
 
 enum llane_kernel { LLANE_KERNEL_PROBE_SEND, LLANE_KERNEL_PROBE_CHECK, LLANE_N_KERNELS };
 
-/* In the order of ncclDataType_t; X(name). */
-#define LLANE_KERNEL_TYPES(X)                                                                      \
-    X(int8)                                                                                        \
-    X(uint8)                                                                                       \
-    X(int32)                                                                                       \
-    X(uint32)                                                                                      \
-    X(int64)                                                                                       \
-    X(uint64)                                                                                      \
-    X(float16)                                                                                     \
-    X(float32)                                                                                     \
-    X(float64)                                                                                     \
-    X(bfloat16)                                                                                    \
-    X(float8_e4m3)                                                                                 \
-    X(float8_e5m2)
-
-enum llane_kernel_type {
-#define LLANE_KERNEL_TYPE_MEMBER(name) LLANE_TYPE_##name,
-    LLANE_KERNEL_TYPES(LLANE_KERNEL_TYPE_MEMBER)
-#undef LLANE_KERNEL_TYPE_MEMBER
-    LLANE_N_TYPES
-};
 enum llane_algorithm { LLANE_ONE_SHOT, LLANE_TWO_SHOT, LLANE_N_ALGORITHMS };
 enum llane_packet { LLANE_LL, LLANE_SENTINEL, LLANE_N_PACKETS };
 

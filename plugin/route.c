@@ -165,7 +165,7 @@ struct llane_plan llane_route_plan(const struct llane_route_limits *limits, size
                                    ncclDataType_t datatype, ncclRedOp_t op)
 {
     uint64_t bytes = count * llane_route_type_bytes(datatype);
-    struct llane_plan plan = {.type = (enum llane_kernel_type)datatype, .op = op_of(op)};
+    struct llane_plan plan = {.type = (enum llane_type)datatype, .op = op_of(op)};
     choose_kernel(limits, bytes, is_float(datatype), &plan);
     choose_width(limits, bytes, &plan);
     return plan;

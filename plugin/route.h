@@ -49,7 +49,7 @@ enum llane_route llane_route_choose(const struct llane_route_limits *limits, siz
                                     ncclDataType_t datatype, ncclRedOp_t op);
 
 struct llane_plan {
-    enum llane_kernel_type type;
+    enum llane_type type;
     enum llane_kernel_op op;
     enum llane_algorithm algorithm;
     enum llane_packet packet;
