@@ -38,7 +38,7 @@ LLANE_DEVICE void llane_all_reduce(const struct llane_all_reduce_args &args)
     if (!llane_cells_polled(&visit))
         return;
     A::template clean<T, P>(args, op);
-    llane_cells_leave(&visit, args.cells, args.words,
+    llane_cells_leave(&visit, args.cells,
                       P::IS_LL ? llane_next_op(visit.cell.ll_op) : visit.cell.ll_op,
                       P::IS_LL ? visit.cell.sentinel_op : llane_next_op(visit.cell.sentinel_op));
 }

@@ -21,9 +21,8 @@
 
 /* What a thread knows of the running operation. */
 struct llane_visit {
-    struct llane_cell cell;  /* its block's */
-    struct llane_cell own;   /* the one it advances, as it was at entry; the block's if it has none */
-    struct llane_cell *mine; /* where that one is, or NULL */
+    struct llane_cell cell;  /* its block's: only the numbers and `dead` mean anything */
+    struct llane_cell *mine; /* the one it advances, or NULL */
     bool is_whole;           /* false: stopped; do nothing but leave */
 };
 
@@ -44,20 +43,25 @@ LLANE_DEVICE struct llane_visit llane_cells_enter(struct llane_cell *cells,
 {
     const uint32_t c = llane_block_id() + llane_thread_id() * llane_n_blocks();
     struct llane_visit visit;
+    struct llane_cell own;
 
     llane_wait_for_predecessor();
-    /* Both loads fly together; what the second one brings is looked at when leaving. */
+    /* Both loads fly together. Only its own cell tells a thread of an overlap: the block's may have
+     * been marked meanwhile by the thread that owns it. */
     visit.cell = llane_load_cell(&cells[llane_block_id()]);
     visit.mine = c < LLANE_MAX_BLOCKS ? &cells[c] : NULL;
-    visit.own = llane_load_cell(visit.mine ? visit.mine : &cells[llane_block_id()]);
+    own = llane_load_cell(visit.mine ? visit.mine : &cells[llane_block_id()]);
     visit.is_whole = visit.cell.dead == LLANE_DEAD_NOT;
-    if (visit.is_whole && visit.cell.busy != 0) {
-        llane_lane_kill(cells, words, LLANE_DEAD_OVERLAP);
-        visit.is_whole = false;
+    if (visit.is_whole && visit.mine) {
+        if (own.busy != 0 || own.ll_op != visit.cell.ll_op ||
+            own.sentinel_op != visit.cell.sentinel_op) {
+            llane_lane_kill(cells, words, LLANE_DEAD_OVERLAP);
+            visit.is_whole = false;
+        } else {
+            /* Pairs with the load above, in a kernel that should not be running. */
+            llane_store_system32(&visit.mine->busy, 1);
+        }
     }
-    /* Pairs with llane_load_cell above, in a kernel that should not be running. */
-    if (visit.is_whole && visit.mine)
-        llane_store_system32(&visit.mine->busy, 1);
     return visit;
 }
 
@@ -74,18 +78,13 @@ LLANE_DEVICE bool llane_cells_polled(const struct llane_visit *visit)
     return is_block_whole;
 }
 
-/* next: the numbers that the next kernel reads. */
-LLANE_DEVICE void llane_cells_leave(const struct llane_visit *visit, struct llane_cell *cells,
-                                    struct llane_lane_words *words, uint32_t next_ll_op,
-                                    uint32_t next_sentinel_op)
+/* next: the numbers that the next kernel reads. Not for a block that is not whole. */
+LLANE_DEVICE void llane_cells_leave(const struct llane_visit *visit,
+                                    [[maybe_unused]] const struct llane_cell *cells,
+                                    uint32_t next_ll_op, uint32_t next_sentinel_op)
 {
     if (!visit->mine)
         return;
-    if (visit->own.ll_op != visit->cell.ll_op || visit->own.sentinel_op != visit->cell.sentinel_op ||
-        visit->own.busy != 0) {
-        llane_lane_kill(cells, words, LLANE_DEAD_OVERLAP);
-        return;
-    }
 #ifdef LLANE_MUTATE_OWN_CELL
     if (visit->mine != &cells[llane_block_id()])
         return;

@@ -26,7 +26,7 @@ LLANE_DEVICE bool llane_combine_ranks(const struct llane_all_reduce_args &args, 
     enum { GROUP = N ? N : 4 };
     const uint32_t n_ranks = N ? N : args.n_ranks;
     const typename T::wide factor = llane_acc_factor<T>(n_ranks);
-    struct llane_acc<T, P::W> acc;
+    struct llane_acc<T, P::W> acc = {};
 
     for (uint32_t base = 0; base < n_ranks; base += GROUP) {
         struct llane_payload<P::W> payloads[GROUP];
