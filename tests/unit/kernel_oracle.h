@@ -138,7 +138,7 @@ static uint64_t format_encode(const struct format *f, double x)
 }
 
 /* Little endian. */
-static void oracle_store(const struct format *f, uint8_t *p, uint64_t bits)
+static inline void oracle_store(const struct format *f, uint8_t *p, uint64_t bits)
 {
     memcpy(p, &bits, f->bytes);
 }
