@@ -159,6 +159,27 @@ static void rendezvous__second_process_group_with_the_same_key__meets_too(void *
     }
 }
 
+static int connect_from_new_namespace(void *arg)
+{
+    return unshare(CLONE_NEWNET) != 0 ? 77 : connect_to(arg) == -1 ? 0 : 1;
+}
+
+static void rendezvous__another_network_namespace__finds_nobody(void **state)
+{
+    (void)state;
+    char name[LLANE_RENDEZVOUS_NAME_BYTES];
+    struct llane_rendezvous meet;
+    new_name(name);
+    assert_int_equal(llane_rendezvous_find(name, BYTES, NULL, &meet), 0);
+    int status = exit_status(fork_process(connect_from_new_namespace, name));
+    llane_rendezvous_end(&meet);
+    if (status == 77) {
+        print_message("# no permission for a network namespace\n");
+        skip();
+    }
+    assert_int_equal(status, 0);
+}
+
 /* ---- creators that die ---- */
 
 struct victim {
@@ -576,6 +597,7 @@ int main(void)
         cmocka_unit_test(rendezvous__another_user_connects__gets_nothing),
         cmocka_unit_test(rendezvous__another_user_holds_the_name__rank_waits_until_it_is_free),
         cmocka_unit_test(rendezvous__child_keeps_the_socket__clients_are_turned_away),
+        cmocka_unit_test(rendezvous__another_network_namespace__finds_nobody),
         cmocka_unit_test(rendezvous__two_groups_at_once__do_not_mix),
         cmocka_unit_test(rendezvous__key_used_again_after_leave__gets_a_new_board),
         cmocka_unit_test(rendezvous__flood_of_connections__ranks_meet_all_the_same),
