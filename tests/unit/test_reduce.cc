@@ -222,10 +222,13 @@ template <class T, int W> void check_contribute_all(const struct format *f)
                                               : mix(i, (uint64_t)w);
             for (int lane = 0; lane < n_lanes; lane++) {
                 const int shift = lane * (int)f->bytes * 8;
-                const uint64_t pattern =
-                    f->bytes > 2 ? oracle_spiced_bits(f, mix(3, i + (uint64_t)lane), i % 9, true)
-                                 : i;
+                uint64_t pattern = i;
 
+                if (f->bytes > 2)
+                    pattern = oracle_spiced_bits(f, mix(3, i + (uint64_t)lane),
+                                                 i % (ORACLE_N_SPICES + 1), true);
+                if (f->bytes == 8 && i % 64 < 2) /* one half of all ones */
+                    pattern |= i % 64 == 0 ? 0xffffffff : 0xffffffff00000000;
                 if (background == 3 || lane == (int)(i % (uint32_t)n_lanes)) {
                     p.word[shift / 64] &= ~(format_all_ones(f) << (shift % 64));
                     p.word[shift / 64] |= pattern << (shift % 64);
@@ -347,7 +350,7 @@ void reduce__every_pattern_of_8_and_16_bits__as_the_oracle_says(void **)
         using T = typename decltype(type)::T;
         const struct format *f = type.format();
         const uint64_t ones = format_all_ones(f);
-        const uint64_t partners[] = {0, 1, ones, ones / 2, ones / 2 + 1, 0x3c % (ones + 1)};
+        const uint64_t partners[] = {0, 1, ones, ones / 2, ones / 2 + 1, 0x3c};
         uint64_t bits[2 * T::LANES];
 
         if (f->bytes > 2)
