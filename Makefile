@@ -102,7 +102,10 @@ TEST_PLUGIN := $(if $(HAVE_CUDA),$(O)/cuda-$(TEST_KEY)/libnccl-tuner-llane.so)
 DROP_INS := $(O)/emu/libnccl-llane.so $(if $(HAVE_CUDA),$(O)/libnccl-llane.so)
 # Tools: tools/X.c, with its parts tools/X_*.c and kernels tools/X_*.cu, runs on the emulation as
 # emu/llane-X and on a GPU as llane-X-gpu.
-TOOLS := $(foreach t,$(patsubst tools/%.c,%,$(wildcard tools/*.c)),$(if $(findstring _,$(t)),,$(t)))
+TOOLS := $(filter-out doctor watch,\
+    $(foreach t,$(patsubst tools/%.c,%,$(wildcard tools/*.c)),$(if $(findstring _,$(t)),,$(t))))
+# These two look at a machine and need no GPU runtime: one program for all builds.
+PLAIN_TOOLS := $(patsubst tools/%.c,%,$(wildcard tools/doctor.c tools/watch.c))
 
 .PHONY: all emu cuda tools programs
 all: emu tools cuda ## everything this machine can build (default)
@@ -111,7 +114,7 @@ cuda: $(CUDA_PLUGIN) $(if $(HAVE_CUDA),$(O)/libnccl-llane.so) ## the real object
 ifeq ($(HAVE_CUDA),)
 	@echo "no CUDA object: $(if $(SANITIZED),V=$(V) has none,nvcc not found)"
 endif
-tools: $(TOOLS:%=$(O)/emu/llane-%)
+tools: $(TOOLS:%=$(O)/emu/llane-%) $(PLAIN_TOOLS:%=$(O)/llane-%)
 
 # ---- plugin ----
 $(O)/plugin/%.o: plugin/%.c Makefile
@@ -233,18 +236,28 @@ programs: emu $(addprefix $(O)/,$(UNIT_TESTS) $(EMU_TESTS)) $(HELPERS) ## every 
 $(O)/tools/%.o: tools/%.c Makefile
 	$(start)
 	$(CC) $(TEST_FLAGS) $(DEPFILE) -c $< -o $@
-# 1: the tool
+# What doctor and watch are made of together.
+DOCTOR_OBJS := $(patsubst %.c,$(O)/%.o,$(wildcard tools/doctor_*.c))
+$(O)/llane-doctor: $(O)/tools/doctor.o $(DOCTOR_OBJS)
+$(O)/llane-watch: $(O)/tools/watch.o $(patsubst %.c,$(O)/%.o,$(wildcard tools/watch_*.c)) $(DOCTOR_OBJS)
+$(PLAIN_TOOLS:%=$(O)/llane-%):
+	$(start)
+	$(CC) $(OPT_$(V)) -o $@ $^ -ldl -lm
+# 1: the tool. measure also launches the lane's own kernels, and no NCCL call.
 define tool_programs
 $(O)/emu/llane-$(1): $(patsubst %.c,$(O)/%.o,tools/$(1).c $(wildcard tools/$(1)_*.c)) \
-    $(patsubst %.cu,$(O)/emu/%.o,$(wildcard tools/$(1)_*.cu)) $(FAKE_NCCL) $(MODULES_AR)
+    $(patsubst %.cu,$(O)/emu/%.o,$(wildcard tools/$(1)_*.cu)) $(FAKE_NCCL) $(MODULES_AR) \
+    $(if $(filter measure,$(1)),$(KERNEL_EMU_OBJS))
 	$$(start)
 	$(CC) $(OPT_$(V)) -o $$@ $$(filter %.o,$$^) $(MODULES_AR) -L$$(@D) -l:libnccl.so.2 -lllane-emu \
 	    -Wl,-rpath,'$$$$ORIGIN' -pthread -ldl -lrt -lm
 $(O)/llane-$(1)-gpu: $(patsubst %.c,$(O)/%.o,tools/$(1).c $(wildcard tools/$(1)_*.c)) \
-    $(patsubst %.cu,$(O)/cuda-$(ARCHS_KEY)/%.o,$(wildcard tools/$(1)_*.cu)) \
+    $(patsubst %.cu,$(O)/cuda-$(ARCHS_KEY)/%.o,$(wildcard tools/$(1)_*.cu) \
+    $(if $(filter measure,$(1)),$(KERNEL_SRCS:kernels/%=%))) \
     $(O)/plugin/gpu_cuda.o $(MODULES_AR)
 	$$(start)
-	$(CC) $(OPT_$(V)) -o $$@ $$(filter %.o,$$^) $(MODULES_AR) $(NCCL_LINK) $(CUDART) -pthread -lm
+	$(CC) $(OPT_$(V)) -o $$@ $$(filter %.o,$$^) $(MODULES_AR) $(if $(filter measure,$(1)),,$(NCCL_LINK)) \
+	    $(CUDART) -pthread -lm
 endef
 $(foreach t,$(TOOLS),$(eval $(call tool_programs,$(t))))
 GPU_PROGRAMS := $(patsubst %.c,$(O)/%,$(wildcard tests/gpu1/*.c tests/gpun/*.c))

@@ -243,10 +243,8 @@ void llane_board_vote(struct llane_board *board, int step, uint32_t reason, cons
         (void)vote_no(board, step, board->rank, reason);
         return;
     }
-    if (record != NULL) {
-        size_t n =
-            record_bytes < LLANE_BOARD_RECORD_BYTES ? record_bytes : LLANE_BOARD_RECORD_BYTES;
-        memcpy(board->shared->records[step][board->rank], record, n);
+    if (record != NULL && record_bytes <= LLANE_BOARD_RECORD_BYTES) {
+        memcpy(board->shared->records[step][board->rank], record, record_bytes);
     }
     vote_yes(board, step);
 }

@@ -76,7 +76,7 @@ int llane_liveness_is_gone(const struct llane_liveness *self, const struct llane
         return 0;
     }
     char path[64];
-    struct process_stat now;
+    struct process_stat now = {0};
     snprintf(path, sizeof(path), "/proc/%ld/stat", (long)other->pid);
     int failure = read_stat(path, &now);
     if (failure != 0) {

@@ -42,58 +42,35 @@ static uint32_t flag_after(uint32_t flag)
     return flag == UINT32_MAX ? 2 : flag + 1;
 }
 
-/* Element i of a rank's contribution. */
-static uint32_t input_bits(const struct run *run, const struct step *s, uint32_t rank, uint64_t i)
+static const struct format *step_format(const struct step *s)
 {
-    const struct format *f = format_of(s->how.kernel);
-    const uint64_t h = mix(mix(run->seed, s->number), mix(rank, i));
-    const int bits = (int)f->bytes * 8;
-    const uint32_t sign = (uint32_t)(h >> 63) << (bits - 1);
-    const uint32_t fraction = (uint32_t)h & ((1u << f->fraction_bits) - 1);
-    const uint32_t bias = (1u << (f->exponent_bits - 1)) - 1;
-    const uint32_t infinity = (2 * bias + 1) << f->fraction_bits;
-    const bool is_chosen = rank == i % run->team->n_ranks;
+    return format_of((enum llane_type)((s->how.kernel - LLANE_KERNEL_ONE_SHOT_LL) % LLANE_N_TYPES));
+}
 
-    if (s->is_spiced) {
-        switch (mix(s->number, i / 4) % 8) {
-        case 0: /* anything */
-            return (uint32_t)(h >> 16) & (uint32_t)((1ull << bits) - 1);
-        case 1: /* subnormals */
-            return sign | fraction;
-        case 2: /* zeros */
-            return sign;
-        case 3: /* the largest numbers of one sign: sums overflow, averages may not */
-            return infinity - 1;
-        case 4: /* all ones on one rank, in words of two lanes as well */
-            if (rank == i / 4 % run->team->n_ranks)
-                return (uint32_t)((1ull << bits) - 1);
-            break;
-        case 5: /* some NaN on one rank */
-            if (is_chosen)
-                return sign | infinity | fraction | 1;
-            break;
-        case 6:
-            if (is_chosen)
-                return sign | infinity;
-            break;
-        default:
-            break;
-        }
-    }
-    return sign | (uint32_t)(bias - 4 + (h >> 32) % 9) << f->fraction_bits | fraction;
+/* Element i of a rank's contribution. */
+static uint64_t input_bits(const struct run *run, const struct step *s, uint32_t rank, uint64_t i)
+{
+    const uint64_t h = mix(mix(run->seed, s->number), mix(rank, i));
+    /* Four neighbours at a time, so that whole words are of one kind. */
+    const bool is_chosen = rank == i / 4 % run->team->n_ranks;
+
+    if (s->is_spiced)
+        return oracle_spiced_bits(step_format(s), h, mix(s->number, i / 4) % ORACLE_N_SPICES,
+                                  is_chosen);
+    return oracle_plain_bits(step_format(s), h);
 }
 
 /* Local alignment: an element's size times 0..8, another one on every rank. */
 static size_t in_at(const struct step *s, uint32_t rank)
 {
-    return s->in_at + mix(s->number, rank) % MAX_SHIFT * format_of(s->how.kernel)->bytes;
+    return s->in_at + mix(s->number, rank) % MAX_SHIFT * step_format(s)->bytes;
 }
 
 static size_t out_at(const struct step *s, uint32_t rank)
 {
     if (s->is_in_place)
         return in_at(s, rank);
-    return s->out_at + mix(s->number, 100 + rank) % MAX_SHIFT * format_of(s->how.kernel)->bytes;
+    return s->out_at + mix(s->number, 100 + rank) % MAX_SHIFT * step_format(s)->bytes;
 }
 
 /* Gives every step its place. A step that does not fit is a mistake in the test. */
@@ -103,7 +80,7 @@ static void run_lay_out(struct run *run)
 
     for (uint32_t k = 0; k < run->n_steps; k++) {
         struct step *s = &run->steps[k];
-        const size_t bytes = (s->how.count + MAX_SHIFT) * format_of(s->how.kernel)->bytes;
+        const size_t bytes = (s->how.count + MAX_SHIFT) * step_format(s)->bytes;
 
         s->number = k;
         s->in_at = at;
@@ -124,7 +101,7 @@ static void image_fill(const struct run *run, uint32_t rank, uint8_t *image)
     memset(image, UNTOUCHED, run->used);
     for (uint32_t k = 0; k < run->n_steps; k++) {
         const struct step *s = &run->steps[k];
-        const struct format *f = format_of(s->how.kernel);
+        const struct format *f = step_format(s);
 
         for (uint64_t i = 0; i < s->how.count; i++)
             oracle_store(f, image + in_at(s, rank) + i * f->bytes, input_bits(run, s, rank, i));
@@ -159,19 +136,29 @@ static void member_issue(struct member *m, void *arg)
     MUST(llane_gpu_stream_synchronize(m->stream));
 }
 
-/* As member_issue, from one captured graph. */
+/* All steps become one graph. Done by all ranks before any replays: making or freeing a graph may
+ * wait for kernels of ranks that share the GPU. */
+static void member_capture(struct member *m, void *arg)
+{
+    MUST(llane_gpu_capture_begin(m->stream));
+    member_issue_steps(m, arg);
+    MUST(llane_gpu_capture_end(m->stream, &m->graph));
+}
+
+/* As member_issue, by the graph. */
 static void member_replay(struct member *m, void *arg)
 {
     const struct run *run = arg;
-    struct CUgraphExec_st *graph;
 
-    MUST(llane_gpu_capture_begin(m->stream));
-    member_issue_steps(m, run);
-    MUST(llane_gpu_capture_end(m->stream, &graph));
     for (uint32_t t = 0; t < run->times; t++)
-        MUST(llane_gpu_graph_launch(graph, m->stream));
+        MUST(llane_gpu_graph_launch(m->graph, m->stream));
     MUST(llane_gpu_stream_synchronize(m->stream));
-    MUST(llane_gpu_graph_destroy(graph));
+}
+
+static void member_drop_graph(struct member *m, void *arg)
+{
+    (void)arg;
+    MUST(llane_gpu_graph_destroy(m->graph));
 }
 
 static void member_fetch(struct member *m, void *arg)
@@ -192,18 +179,17 @@ static uint8_t *image_expected(const struct run *run, uint32_t rank)
     image_fill(run, rank, image);
     for (uint32_t k = 0; k < run->n_steps; k++) {
         const struct step *s = &run->steps[k];
-        const struct format *f = format_of(s->how.kernel);
+        const struct format *f = step_format(s);
 
         for (uint64_t i = 0; i < s->how.count; i++) {
-            uint32_t bits[LLANE_MAX_RANKS];
+            uint64_t bits[LLANE_MAX_RANKS], result;
             double distance;
-            uint32_t result;
 
             for (uint32_t r = 0; r < run->team->n_ranks; r++)
                 bits[r] = input_bits(run, s, r, i);
             result = oracle_reduce(f, s->how.op, bits, run->team->n_ranks, &distance);
             if (!s->is_spiced && distance > 1)
-                fail_msg("step %u element %llu: the float sum is %g roundings off", k,
+                fail_msg("step %u element %llu: the result is %g roundings off", k,
                          (unsigned long long)i, distance);
             oracle_store(f, image + out_at(s, rank) + i * f->bytes, result);
         }
@@ -253,11 +239,17 @@ static void run_check(const struct run *run, uint32_t first_op)
 }
 
 /* The whole of it. Returns the number that the next operation will have. */
-static uint32_t run_all(struct run *run, void (*issue)(struct member *, void *), uint32_t first_op)
+static uint32_t run_all(struct run *run, bool by_graph, uint32_t first_op)
 {
     run_lay_out(run);
     team_do(run->team, member_load, run);
-    team_do(run->team, issue, run);
+    if (by_graph) {
+        team_do(run->team, member_capture, run);
+        team_do(run->team, member_replay, run);
+        team_do(run->team, member_drop_graph, NULL);
+    } else {
+        team_do(run->team, member_issue, run);
+    }
     team_do(run->team, member_fetch, NULL);
     run_check(run, first_op);
     return run->team->members[0].seen[0].ll_op;

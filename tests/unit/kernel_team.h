@@ -37,6 +37,7 @@ struct member {
     uint32_t rank;
     int device;
     struct CUstream_st *stream, *side_stream;
+    struct CUgraphExec_st *graph;
     uint8_t *slots; /* n_ranks slots of two generations */
     struct llane_cell *cells;
     uint8_t *arena;

@@ -444,9 +444,9 @@ static int arrive_and_stay(void *arg)
         llane_board_vote(me->rank.board, 1, LLANE_BOARD_AGREED, NULL, 0);
     }
     atomic_store(&me->reached, 1);
-    for (;;) {
-        pause();
+    while (pause() != 0) {
     }
+    return 0;
 }
 
 /* Rank 2 dies in step 1, having voted or not; ranks 0 and 1 are threads here and wait. */
