@@ -8,39 +8,47 @@
 #include "one_shot.cuh"
 #include "two_shot.cuh"
 
-/* The rank count is a constant where that pays (build-facts: small sizes of the float types). */
-template <class A, class T, class P>
-LLANE_DEVICE bool llane_run(const struct llane_all_reduce_args &args, uint32_t op)
+template <class A, class S>
+LLANE_DEVICE void llane_visit_lane(const struct llane_all_reduce_args &args)
 {
-    if (T::IS_COMMON) {
-        switch (args.n_ranks) {
-        case 2:
-            return A::template run<T, P, 2>(args, op);
-        case 4:
-            return A::template run<T, P, 4>(args, op);
-        case 8:
-            return A::template run<T, P, 8>(args, op);
-        default:
-            break;
-        }
+    struct llane_visit visit = llane_cells_enter(args.cells);
+    const uint32_t op = S::P::op_of(visit.cell);
+
+    if (visit.is_whole) {
+        A::template push<S>(args, op);
+        visit.is_whole = A::template finish<S>(args, op);
     }
-    return A::template run<T, P, 0>(args, op);
+    if (!llane_cells_polled(&visit))
+        return;
+    A::template clean<S>(args, op);
+    llane_cells_leave(&visit, args.cells, args.words,
+                      S::P::IS_LL ? llane_next_op(visit.cell.ll_op) : visit.cell.ll_op,
+                      S::P::IS_LL ? visit.cell.sentinel_op : llane_next_op(visit.cell.sentinel_op));
 }
 
+/* Plain sums of the common types have code of their own: less of it is less to fetch, which at small
+ * sizes is what counts. */
 template <class A, class T, class P>
 LLANE_DEVICE void llane_all_reduce(const struct llane_all_reduce_args &args)
 {
-    struct llane_visit visit = llane_cells_enter(args.cells, args.words);
-    const uint32_t op = P::op_of(visit.cell);
-
-    if (visit.is_whole)
-        visit.is_whole = llane_run<A, T, P>(args, op);
-    if (!llane_cells_polled(&visit))
-        return;
-    A::template clean<T, P>(args, op);
-    llane_cells_leave(&visit, args.cells,
-                      P::IS_LL ? llane_next_op(visit.cell.ll_op) : visit.cell.ll_op,
-                      P::IS_LL ? visit.cell.sentinel_op : llane_next_op(visit.cell.sentinel_op));
+    if constexpr (T::IS_COMMON) {
+        if ((args.flags & LLANE_FLAG_PLAIN) && args.op == LLANE_OP_SUM) {
+            switch (args.n_ranks) {
+            case 2:
+                llane_visit_lane<A, llane_shape<T, P, 2, LLANE_OP_SUM, true>>(args);
+                return;
+            case 4:
+                llane_visit_lane<A, llane_shape<T, P, 4, LLANE_OP_SUM, true>>(args);
+                return;
+            case 8:
+                llane_visit_lane<A, llane_shape<T, P, 8, LLANE_OP_SUM, true>>(args);
+                return;
+            default:
+                break;
+            }
+        }
+    }
+    llane_visit_lane<A, llane_shape<T, P, 0, -1, false>>(args);
 }
 
 #define LLANE_ALL_REDUCE_KERNEL(algorithm, packet, type, suffix)                                   \

@@ -22,7 +22,8 @@
 /* What a thread knows of the running operation. */
 struct llane_visit {
     struct llane_cell cell;  /* its block's: only the numbers and `dead` mean anything */
-    struct llane_cell *mine; /* the one it advances, or NULL */
+    struct llane_cell own;   /* the one it advances, as it was at entry */
+    struct llane_cell *mine; /* where that one is, or NULL */
     bool is_whole;           /* false: stopped; do nothing but leave */
 };
 
@@ -33,42 +34,36 @@ LLANE_DEVICE void llane_lane_kill(struct llane_cell *cells, struct llane_lane_wo
     /* Pairs with the host's reading of the word. */
     llane_store_system32(&words->dead, reason);
     /* Pairs with llane_load_cell on entry and with the look in llane_poll_must_stop. */
+    LLANE_NO_UNROLL
     for (uint32_t c = 0; c < LLANE_MAX_BLOCKS; c++)
         llane_store_system32(&cells[c].dead, reason);
 }
 
 /* Waits for the kernel before this one first: nothing of a lane may be read earlier. */
-LLANE_DEVICE struct llane_visit llane_cells_enter(struct llane_cell *cells,
-                                                  struct llane_lane_words *words)
+LLANE_DEVICE struct llane_visit llane_cells_enter(struct llane_cell *cells)
 {
     const uint32_t c = llane_block_id() + llane_thread_id() * llane_n_blocks();
     struct llane_visit visit;
-    struct llane_cell own;
 
     llane_wait_for_predecessor();
-    /* Both loads fly together. Only its own cell tells a thread of an overlap: the block's may have
-     * been marked meanwhile by the thread that owns it. */
+    /* Both loads fly together; the second is looked at when leaving. Only its own cell tells a thread
+     * of an overlap: the block's may have been marked meanwhile by the thread that owns it. */
     visit.cell = llane_load_cell(&cells[llane_block_id()]);
     visit.mine = c < LLANE_MAX_BLOCKS ? &cells[c] : NULL;
-    own = llane_load_cell(visit.mine ? visit.mine : &cells[llane_block_id()]);
-    visit.is_whole = visit.cell.dead == LLANE_DEAD_NOT;
-    if (visit.is_whole && visit.mine) {
-        if (own.busy != 0 || own.ll_op != visit.cell.ll_op ||
-            own.sentinel_op != visit.cell.sentinel_op) {
-            llane_lane_kill(cells, words, LLANE_DEAD_OVERLAP);
-            visit.is_whole = false;
-        } else {
-            /* Pairs with the load above, in a kernel that should not be running. */
-            llane_store_system32(&visit.mine->busy, 1);
-        }
+    visit.is_whole = true;
+    if (visit.mine) {
+        visit.own = llane_load_cell(visit.mine);
+        /* Pairs with the load above, in a kernel that should not be running. */
+        llane_store_system32(&visit.mine->busy, 1);
     }
+    if (visit.cell.dead != LLANE_DEAD_NOT)
+        visit.is_whole = false;
     return visit;
 }
 
 /*
  * After the thread's last poll. Lets dependents of this kernel be launched once every block is here:
- * earlier, they could fill the GPU while the kernel that would end our polling waits behind them.
- * False: some thread of the block gave up, in a lane that is dead; its cells stay as they are.
+ * earlier, they could fill the GPU while the kernel that would end our polling waits behind them. False: some thread of the block gave up, in a lane that is dead; its cells stay as they are.
  */
 LLANE_DEVICE bool llane_cells_polled(const struct llane_visit *visit)
 {
@@ -79,12 +74,17 @@ LLANE_DEVICE bool llane_cells_polled(const struct llane_visit *visit)
 }
 
 /* next: the numbers that the next kernel reads. Not for a block that is not whole. */
-LLANE_DEVICE void llane_cells_leave(const struct llane_visit *visit,
-                                    [[maybe_unused]] const struct llane_cell *cells,
-                                    uint32_t next_ll_op, uint32_t next_sentinel_op)
+LLANE_DEVICE void llane_cells_leave(const struct llane_visit *visit, struct llane_cell *cells,
+                                    struct llane_lane_words *words, uint32_t next_ll_op,
+                                    uint32_t next_sentinel_op)
 {
     if (!visit->mine)
         return;
+    if (visit->own.busy != 0 || visit->own.ll_op != visit->cell.ll_op ||
+        visit->own.sentinel_op != visit->cell.sentinel_op) {
+        llane_lane_kill(cells, words, LLANE_DEAD_OVERLAP);
+        return;
+    }
 #ifdef LLANE_MUTATE_OWN_CELL
     if (visit->mine != &cells[llane_block_id()])
         return;
@@ -100,16 +100,11 @@ struct llane_poll {
     struct llane_cell *cells;
     struct llane_lane_words *words;
     uint32_t spins_per_look;
-    uint32_t spins; /* since the last look */
 };
 
-/* After a round that found something missing. True: give up at once; the lane is dead. */
-LLANE_DEVICE bool llane_poll_must_stop(struct llane_poll *poll)
+/* After spins_per_look rounds that found something missing. True: give up at once; the lane is dead. */
+LLANE_DEVICE bool llane_poll_must_stop(const struct llane_poll *poll)
 {
-    llane_poll_pause();
-    if (++poll->spins < poll->spins_per_look)
-        return false;
-    poll->spins = 0;
     /* Pairs with llane_lane_kill by another thread. */
     if (llane_load_system32(&poll->cells[llane_block_id()].dead) != LLANE_DEAD_NOT)
         return true;

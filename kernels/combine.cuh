@@ -1,5 +1,5 @@
 /*
- * Combining one packet: what arrives from all ranks, in rank order.
+ * What the algorithms share: the shape of a kernel, and combining one packet of all ranks.
  */
 #ifndef LLANE_KERNELS_COMBINE_CUH
 #define LLANE_KERNELS_COMBINE_CUH
@@ -7,44 +7,91 @@
 #include "local.cuh"
 #include "packets.cuh"
 
-/* The step-th destination of a rank: behind the own rank, so that not all sources store to one peer
- * at once. step is 1 to n_ranks - 1. */
-LLANE_DEVICE uint32_t llane_peer(uint32_t rank, uint32_t step, uint32_t n_ranks)
+/*
+ * What a kernel's code knows when it is compiled. N: the number of ranks, OP: the operation, or 0 and
+ * -1 where only the arguments know; IS_PLAIN: see LLANE_FLAG_PLAIN.
+ */
+template <class TYPE, class PACKET, int N_RANKS, int OPERATION, bool PLAIN> struct llane_shape {
+    typedef TYPE T;
+    typedef PACKET P;
+    typedef struct llane_payload<P::W> payload;
+    static constexpr int W = P::W, N = N_RANKS, GROUP = N_RANKS ? N_RANKS : 4;
+    static constexpr bool IS_PLAIN = PLAIN;
+
+    LLANE_DEVICE uint32_t n_ranks(const struct llane_all_reduce_args &args)
+    {
+        return N != 0 ? (uint32_t)N : args.n_ranks;
+    }
+
+    LLANE_DEVICE uint32_t operation(const struct llane_all_reduce_args &args)
+    {
+        return OPERATION >= 0 ? (uint32_t)OPERATION : args.op;
+    }
+
+    LLANE_DEVICE uint32_t n_packets(const struct llane_all_reduce_args &args)
+    {
+        return llane_local_n_packets<T, W>(args.count);
+    }
+
+    /* This rank's contribution to a packet, as all ranks see it. */
+    LLANE_DEVICE payload load(const struct llane_all_reduce_args &args, uint32_t packet)
+    {
+        payload mine;
+
+        if constexpr (IS_PLAIN)
+            mine = ((const payload *)args.in)[packet];
+        else
+            mine = llane_local_load<T, W>(args.in, args.count, packet);
+        llane_payload_contribute<T, W>(&mine);
+        return mine;
+    }
+
+    LLANE_DEVICE void store(const struct llane_all_reduce_args &args, uint32_t packet,
+                            const payload &result)
+    {
+        if constexpr (IS_PLAIN)
+            ((payload *)args.out)[packet] = result;
+        else
+            llane_local_store<T, W>(args.out, args.count, packet, result);
+    }
+};
+
+/* The rank behind send[s]: destinations start behind the own rank, so that not all sources store to
+ * one peer at once. */
+LLANE_DEVICE uint32_t llane_peer(uint32_t rank, uint32_t s, uint32_t n_ranks)
 {
-    return rank + step < n_ranks ? rank + step : rank + step - n_ranks;
+    return rank + 1 + s < n_ranks ? rank + 1 + s : rank + 1 + s - n_ranks;
 }
 
 /*
- * Awaits every other rank's packet at offset `at` of its slot, and combines them with `mine`. N: the
- * number of ranks, or 0 where only the arguments know it. False: stopped by an abort.
+ * Awaits every other rank's packet at offset `at` of its slot, and combines them with `mine`, in rank
+ * order. False: stopped by an abort.
  */
-template <class T, class P, int N>
+template <class S>
 LLANE_DEVICE bool llane_combine_ranks(const struct llane_all_reduce_args &args, uint64_t at,
-                                      uint32_t op, const struct llane_payload<P::W> &mine,
-                                      struct llane_poll *poll, struct llane_payload<P::W> *result)
+                                      uint32_t op, const typename S::payload &mine,
+                                      struct llane_poll *poll, typename S::payload *result)
 {
-    enum { GROUP = N ? N : 4 };
-    const uint32_t n_ranks = N ? N : args.n_ranks;
+    typedef typename S::T T;
+    const uint32_t n_ranks = S::n_ranks(args), operation = S::operation(args);
     const typename T::wide factor = llane_acc_factor<T>(n_ranks);
-    struct llane_acc<T, P::W> acc = {};
+    struct llane_acc<T, S::W> acc = {
+    };
 
-    for (uint32_t base = 0; base < n_ranks; base += GROUP) {
-        struct llane_payload<P::W> payloads[GROUP];
-        uint32_t missing = 0;
+    for (uint32_t base = 0; base < n_ranks; base += S::GROUP) {
+        typename S::payload payloads[S::GROUP];
 
-        LLANE_UNROLL
-        for (uint32_t g = 0; g < GROUP; g++) {
-            payloads[g] = mine;
-            if (base + g < n_ranks && base + g != args.rank)
-                missing |= 1u << g;
-        }
-        if (!llane_gather<P, GROUP>([&](int g) { return args.recv[base + g] + at; }, missing, op,
-                                    poll, payloads))
+        if (!llane_gather<typename S::P, S::GROUP>([&](int g) { return args.recv[base + g] + at; },
+                                                   [](int) { return true; }, op, poll, payloads))
             return false;
-        llane_acc_add<T, P::W, GROUP>(&acc, args.op, payloads, n_ranks - base, base == 0,
-                                      factor);
+        LLANE_UNROLL
+        for (int g = 0; g < S::GROUP; g++)
+            if (base + g == args.rank)
+                payloads[g] = mine;
+        llane_acc_add<T, S::W, S::GROUP>(&acc, operation, payloads, n_ranks - base, base == 0,
+                                         factor);
     }
-    *result = llane_acc_finish<T, P::W>(&acc, args.op, factor);
+    *result = llane_acc_finish<T, S::W>(&acc, operation, factor);
     return true;
 }
 

@@ -18,6 +18,7 @@
 #include "device_emu.cuh"
 
 #define LLANE_UNROLL
+#define LLANE_NO_UNROLL
 
 /* As llane_store16, one half. */
 LLANE_DEVICE void llane_store8(void *to, uint64_t value)
@@ -37,6 +38,7 @@ LLANE_DEVICE void llane_store8(void *to, uint64_t value)
         name(const __grid_constant__ args_type args)
 
 #define LLANE_UNROLL _Pragma("unroll")
+#define LLANE_NO_UNROLL _Pragma("unroll 1")
 
 LLANE_DEVICE uint32_t llane_block_id()
 {

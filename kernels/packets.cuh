@@ -39,7 +39,7 @@ LLANE_DEVICE uint64_t llane_generation_offset(uint32_t op, uint64_t slot_bytes)
 /* Each family: W, the payload's 8-byte words; op_of, the family's number in a cell; store; take. */
 template <class T> struct llane_ll {
     enum { W = 1 };
-    static const bool IS_LL = true;
+    static constexpr bool IS_LL = true;
 
     LLANE_DEVICE uint32_t op_of(const struct llane_cell &cell)
     {
@@ -54,8 +54,7 @@ template <class T> struct llane_ll {
         llane_store16(to, (payload.word[0] & 0xffffffffu) | flag, payload.word[0] >> 32 | flag);
     }
 
-    LLANE_DEVICE bool take(uint64_t low, uint64_t high, uint32_t op,
-                                  struct llane_payload<1> *out)
+    LLANE_DEVICE bool take(uint64_t low, uint64_t high, uint32_t op, struct llane_payload<1> *out)
     {
         out->word[0] = (low & 0xffffffffu) | high << 32;
 #if defined(LLANE_MUTATE_HALF_FLAG)
@@ -75,7 +74,7 @@ template <class T> struct llane_ll {
 
 template <class T> struct llane_sentinel {
     enum { W = 2 };
-    static const bool IS_LL = false;
+    static constexpr bool IS_LL = false;
 
     LLANE_DEVICE uint32_t op_of(const struct llane_cell &cell)
     {
@@ -99,8 +98,7 @@ template <class T> struct llane_sentinel {
 #endif
     }
 
-    LLANE_DEVICE bool take(uint64_t low, uint64_t high, uint32_t,
-                                  struct llane_payload<2> *out)
+    LLANE_DEVICE bool take(uint64_t low, uint64_t high, uint32_t, struct llane_payload<2> *out)
     {
         out->word[0] = low;
         out->word[1] = high;
@@ -120,36 +118,37 @@ template <class T> struct llane_sentinel {
 };
 
 /*
- * Polls up to N packets, all at once in each round, until every one whose bit is set in `missing`
- * has come; payloads of the others are left alone. at(i) is packet i's address. False: stopped.
+ * Polls up to N packets, all at once in each round, until every one that is wanted has come; payloads
+ * of the others are left alone. at(i) is packet i's address, wants(i) whether it is polled. A round
+ * looks at all of them again: keeping track costs more than it saves. False: stopped.
  */
-template <class P, int N, class ADDRESS>
-LLANE_DEVICE bool llane_gather(ADDRESS at, uint32_t missing, uint32_t op, struct llane_poll *poll,
+template <class P, int N, class ADDRESS, class WANTED>
+LLANE_DEVICE bool llane_gather(ADDRESS at, WANTED wants, uint32_t op, struct llane_poll *poll,
                                struct llane_payload<P::W> *payloads)
 {
-    while (missing != 0) {
-        uint64_t low[N], high[N];
+    for (;;) {
+        for (uint32_t spins = poll->spins_per_look; spins > 0; spins--) {
+            uint64_t low[N], high[N];
+            bool is_whole = true;
 
-        LLANE_UNROLL
-        for (int i = 0; i < N; i++) {
-            low[i] = high[i] = 0;
-            /* Pairs with P::store at the source, or with nothing yet. */
-            if (missing & 1u << i)
-                llane_load16(at(i), &low[i], &high[i]);
-        }
-        LLANE_UNROLL
-        for (int i = 0; i < N; i++) {
-            struct llane_payload<P::W> payload;
-
-            if ((missing & 1u << i) && P::take(low[i], high[i], op, &payload)) {
-                payloads[i] = payload;
-                missing &= ~(1u << i);
+            LLANE_UNROLL
+            for (int i = 0; i < N; i++) {
+                low[i] = high[i] = 0;
+                /* Pairs with P::store at the source, or with nothing yet. */
+                if (wants(i))
+                    llane_load16(at(i), &low[i], &high[i]);
             }
+            LLANE_UNROLL
+            for (int i = 0; i < N; i++)
+                if (wants(i))
+                    is_whole &= P::take(low[i], high[i], op, &payloads[i]);
+            if (is_whole)
+                return true;
+            llane_poll_pause();
         }
-        if (missing != 0 && llane_poll_must_stop(poll))
+        if (llane_poll_must_stop(poll))
             return false;
     }
-    return true;
 }
 
 /* Packets [first, first + n) of a slot's generation. */
@@ -163,28 +162,34 @@ LLANE_DEVICE bool llane_range_has(const struct llane_range &range, uint32_t pack
 }
 
 /*
- * The owner zeroes one stripe of each of its LL slots, in the operation's generation, outside the
- * packets that the operation uses. Operation after operation the stripe walks the whole generation,
- * so that no flag lives until its number comes round again. Grid threads share the packets.
+ * Every 32nd operation (16th of its generation) the owner zeroes one stripe of each of its LL slots,
+ * in the operation's generation, outside the packets that the operation uses. The stripe walks the
+ * whole generation, so that no flag lives until its number comes round again: a flag of a generation
+ * of n stripes is written over or zeroed within 32 * n operations. Seldom and wide, not always and
+ * narrow: a kernel ends later for it. Grid threads share the packets.
  */
-LLANE_DEVICE void llane_ll_clean(uint8_t *const *slots, uint32_t n_slots, uint32_t own,
-                                 uint64_t slot_bytes, uint32_t op, struct llane_range used,
-                                 struct llane_range also_used)
+LLANE_DEVICE void llane_ll_clean(uint8_t *const *slots, uint32_t n_slots, uint64_t slot_bytes,
+                                 uint32_t op, struct llane_range used, struct llane_range also_used)
 {
 #ifndef LLANE_MUTATE_NO_STRIPE
     const uint32_t per_stripe = LLANE_STRIPE_BYTES / LLANE_PACKET_BYTES;
+
+    if ((op >> 1) % 16 != 0)
+        return;
+
     const uint32_t n_stripes = (uint32_t)(slot_bytes / LLANE_STRIPE_BYTES);
-    const uint32_t first = (op >> 1) % n_stripes * per_stripe;
+    const uint32_t first = (op >> 5) % n_stripes * per_stripe;
     const uint64_t generation = llane_generation_offset(op, slot_bytes);
 
+    LLANE_NO_UNROLL
     for (uint32_t i = llane_grid_thread(); i < n_slots * per_stripe; i += llane_grid_threads()) {
-        const uint32_t slot = i / per_stripe;
         const uint32_t packet = first + i % per_stripe;
 
         /* Pairs with the source's store two operations later, which cannot begin before this rank's
          * next kernel. */
-        if (slot != own && !llane_range_has(used, packet) && !llane_range_has(also_used, packet))
-            llane_store16(slots[slot] + generation + (uint64_t)packet * LLANE_PACKET_BYTES, 0, 0);
+        if (!llane_range_has(used, packet) && !llane_range_has(also_used, packet))
+            llane_store16(
+                slots[i / per_stripe] + generation + (uint64_t)packet * LLANE_PACKET_BYTES, 0, 0);
     }
 #endif
 }

@@ -18,7 +18,7 @@ enum {
     LLANE_MAX_THREADS = 512,  /* what the kernels are compiled for */
     LLANE_PACKET_BYTES = 16,  /* in a slot, of either family */
     LLANE_LL_PAYLOAD = 8,     /* bytes of the message that an LL packet carries */
-    LLANE_STRIPE_BYTES = 128, /* what one LL operation zeroes in each slot, see packets.cuh */
+    LLANE_STRIPE_BYTES = 2048, /* what every 32nd LL operation zeroes in each slot, see packets.cuh */
 };
 
 /*
@@ -83,6 +83,12 @@ enum llane_type {
 };
 
 /*
+ * PLAIN: in and out are aligned to LLANE_PACKET_BYTES, and the message is a whole number of them, for
+ *   two-shot of n_ranks of them: the fast path of the common types.
+ */
+enum { LLANE_FLAG_PLAIN = 1 };
+
+/*
  * A slot is what one source rank writes and this rank reads: two generations of slot_bytes each,
  * generation g at +g * slot_bytes. slot_bytes is a multiple of 2 * LLANE_STRIPE_BYTES. Each packet
  * family has slots of its own.
@@ -96,9 +102,13 @@ struct llane_all_reduce_args {
     uint64_t slot_bytes;
     uint32_t rank, n_ranks;
     uint32_t op;                    /* enum llane_kernel_op */
+    uint32_t flags;                 /* LLANE_FLAG_*: how this rank goes about it, nothing that peers see */
     uint32_t spins_per_look;        /* poll rounds between two looks at the abort word; > 0 */
-    uint8_t *send[LLANE_MAX_RANKS]; /* peer memory: this rank's slot at rank r; own entry unused */
-    uint8_t *recv[LLANE_MAX_RANKS]; /* own memory: rank r's slot here; own entry unused */
+    /* Peer memory: this rank's slot at rank (rank + 1 + s) mod n_ranks, s from 0 to n_ranks - 2. */
+    uint8_t *send[LLANE_MAX_RANKS];
+    /* Own memory: rank r's slot here. Where there is no such slot (own, beyond n_ranks) the next
+     * rank's: what is read there is not used, so that kernels need not ask. */
+    uint8_t *recv[LLANE_MAX_RANKS];
     struct llane_cell *cells;       /* LLANE_MAX_BLOCKS of them, own memory */
     struct llane_lane_words *words; /* device address of the mapped host words */
 };

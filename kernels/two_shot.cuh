@@ -18,147 +18,137 @@ struct llane_two_shot {
         uint32_t n_packets, n_shard;     /* of the message, of a shard */
     };
 
-    /* Packets in the shard of rank r. */
-    LLANE_DEVICE uint32_t length(const struct plan &plan, uint32_t r)
+    template <class S>
+    LLANE_DEVICE struct plan plan_of(const struct llane_all_reduce_args &args, uint32_t op)
     {
+        const uint32_t n_ranks = S::n_ranks(args);
+        struct plan plan;
+
+        plan.n_packets = S::n_packets(args);
+        plan.n_shard = (plan.n_packets + n_ranks - 1) / n_ranks;
+        plan.contributions = llane_generation_offset(op, args.slot_bytes);
+        plan.results = plan.contributions + args.slot_bytes / 2;
+        return plan;
+    }
+
+    /* Packets in the shard of rank r. */
+    template <class S> LLANE_DEVICE uint32_t length(const struct plan &plan, uint32_t r)
+    {
+        if (S::IS_PLAIN)
+            return plan.n_shard;
         const uint64_t first = (uint64_t)r * plan.n_shard;
         const uint64_t left = first < plan.n_packets ? plan.n_packets - first : 0;
 
         return left < plan.n_shard ? (uint32_t)left : plan.n_shard;
     }
 
-    template <class T, class P>
-    LLANE_DEVICE struct plan plan_of(const struct llane_all_reduce_args &args, uint32_t op)
+    template <class S> LLANE_DEVICE void push(const struct llane_all_reduce_args &args, uint32_t op)
     {
-        struct plan plan;
-
-        plan.n_packets = llane_local_n_packets<T, P::W>(args.count);
-        plan.n_shard = (plan.n_packets + args.n_ranks - 1) / args.n_ranks;
-        plan.contributions = llane_generation_offset(op, args.slot_bytes);
-        plan.results = plan.contributions + args.slot_bytes / 2;
-        return plan;
-    }
-
-    template <class T, class P, int N>
-    LLANE_DEVICE void push(const struct llane_all_reduce_args &args, uint32_t op,
-                                  const struct plan &plan)
-    {
-        const uint32_t n_ranks = N ? N : args.n_ranks;
+        const struct plan plan = plan_of<S>(args, op);
+        const uint32_t n_ranks = S::n_ranks(args);
 
         for (uint32_t i = llane_grid_thread(); i < plan.n_shard; i += llane_grid_threads()) {
+            const uint64_t at = plan.contributions + (uint64_t)i * LLANE_PACKET_BYTES;
+
             LLANE_UNROLL
-            for (uint32_t step = 1; step < n_ranks; step++) {
-                const uint32_t peer = llane_peer(args.rank, step, n_ranks);
+            for (uint32_t s = 0; s < n_ranks - 1; s++) {
+                const uint32_t peer = llane_peer(args.rank, s, n_ranks);
 
-                if (i < length(plan, peer)) {
-                    struct llane_payload<P::W> mine = llane_local_load<T, P::W>(
-                        args.in, args.count, peer * plan.n_shard + i);
-
-                    llane_payload_contribute<T, P::W>(&mine);
-                    P::store(args.send[peer] + plan.contributions +
-                                 (uint64_t)i * LLANE_PACKET_BYTES,
-                             mine, op);
-                }
+                if (i < length<S>(plan, peer))
+                    S::P::store(args.send[s] + at, S::load(args, peer * plan.n_shard + i), op);
             }
         }
     }
 
     /* The own shard: combined, stored and sent to everybody. False: stopped. */
-    template <class T, class P, int N>
+    template <class S>
     LLANE_DEVICE bool reduce(const struct llane_all_reduce_args &args, uint32_t op,
-                                    const struct plan &plan, struct llane_poll *poll)
+                             const struct plan &plan, struct llane_poll *poll)
     {
-        const uint32_t n_ranks = N ? N : args.n_ranks;
+        const uint32_t n_ranks = S::n_ranks(args);
 
-        for (uint32_t i = llane_grid_thread(); i < length(plan, args.rank);
+        for (uint32_t i = llane_grid_thread(); i < length<S>(plan, args.rank);
              i += llane_grid_threads()) {
             const uint32_t packet = args.rank * plan.n_shard + i;
             const uint64_t offset = (uint64_t)i * LLANE_PACKET_BYTES;
-            struct llane_payload<P::W> mine = llane_local_load<T, P::W>(args.in, args.count, packet);
-            struct llane_payload<P::W> result;
+            typename S::payload result;
 
-            llane_payload_contribute<T, P::W>(&mine);
-            if (!llane_combine_ranks<T, P, N>(args, plan.contributions + offset, op, mine, poll,
-                                              &result))
+            if (!llane_combine_ranks<S>(args, plan.contributions + offset, op,
+                                        S::load(args, packet), poll, &result))
                 return false;
             LLANE_UNROLL
-            for (uint32_t step = 1; step < n_ranks; step++)
-                P::store(args.send[llane_peer(args.rank, step, n_ranks)] + plan.results + offset,
-                         result, op);
-            llane_local_store<T, P::W>(args.out, args.count, packet, result);
+            for (uint32_t s = 0; s < n_ranks - 1; s++)
+                S::P::store(args.send[s] + plan.results + offset, result, op);
+            S::store(args, packet, result);
         }
         return true;
     }
 
     /* The other shards' results. False: stopped. */
-    template <class T, class P, int N>
-    LLANE_DEVICE bool gather(const struct llane_all_reduce_args &args, uint32_t op,
-                                    const struct plan &plan, struct llane_poll *poll)
+    template <class S>
+    LLANE_DEVICE bool collect(const struct llane_all_reduce_args &args, uint32_t op,
+                              const struct plan &plan, struct llane_poll *poll)
     {
-        enum { GROUP = N ? N : 4 };
-        const uint32_t n_ranks = N ? N : args.n_ranks;
+        const uint32_t n_ranks = S::n_ranks(args);
 
         for (uint32_t i = llane_grid_thread(); i < plan.n_shard; i += llane_grid_threads()) {
-            const uint64_t offset = plan.results + (uint64_t)i * LLANE_PACKET_BYTES;
+            const uint64_t at = plan.results + (uint64_t)i * LLANE_PACKET_BYTES;
 
-            for (uint32_t base = 0; base < n_ranks; base += GROUP) {
-                struct llane_payload<P::W> results[GROUP];
-                uint32_t wanted = 0;
+            for (uint32_t base = 0; base < n_ranks; base += S::GROUP) {
+                /* A shorter shard's packet never comes. The own one need not be asked about. */
+                const auto wants = [&](int g) {
+                    return S::IS_PLAIN || (base + g < n_ranks && i < length<S>(plan, base + g));
+                };
+                typename S::payload results[S::GROUP];
 
-                LLANE_UNROLL
-                for (uint32_t g = 0; g < GROUP; g++)
-                    if (base + g < n_ranks && base + g != args.rank && i < length(plan, base + g))
-                        wanted |= 1u << g;
-                if (!llane_gather<P, GROUP>([&](int g) { return args.recv[base + g] + offset; },
-                                            wanted, op, poll, results))
+                if (!llane_gather<typename S::P, S::GROUP>(
+                        [&](int g) { return args.recv[base + g] + at; }, wants, op, poll, results))
                     return false;
                 LLANE_UNROLL
-                for (uint32_t g = 0; g < GROUP; g++)
-                    if (wanted & 1u << g)
-                        llane_local_store<T, P::W>(args.out, args.count,
-                                                   (base + g) * plan.n_shard + i, results[g]);
+                for (int g = 0; g < S::GROUP; g++)
+                    if (wants(g) && base + g != args.rank)
+                        S::store(args, (base + g) * plan.n_shard + i, results[g]);
             }
         }
         return true;
     }
 
-    template <class T, class P, int N>
-    LLANE_DEVICE bool run(const struct llane_all_reduce_args &args, uint32_t op)
+    /* False: stopped by an abort. */
+    template <class S>
+    LLANE_DEVICE bool finish(const struct llane_all_reduce_args &args, uint32_t op)
     {
-        const struct plan plan = plan_of<T, P>(args, op);
-        struct llane_poll poll = {args.cells, args.words, args.spins_per_look, 0};
+        const struct plan plan = plan_of<S>(args, op);
+        struct llane_poll poll = {args.cells, args.words, args.spins_per_look};
 
-        push<T, P, N>(args, op, plan);
-        return reduce<T, P, N>(args, op, plan, &poll) && gather<T, P, N>(args, op, plan, &poll);
+        return reduce<S>(args, op, plan, &poll) && collect<S>(args, op, plan, &poll);
     }
 
     /* After the last poll: makes the operation's generation fit for its next use. */
-    template <class T, class P>
+    template <class S>
     LLANE_DEVICE void clean(const struct llane_all_reduce_args &args, uint32_t op)
     {
-        const struct plan plan = plan_of<T, P>(args, op);
+        const struct plan plan = plan_of<S>(args, op);
+        const uint32_t n_ranks = S::n_ranks(args);
 
-        if (P::IS_LL) {
-            /* One range for all sources: a shorter shard leaves packets that the next visits of the
-             * stripe, or a longer message, take care of. */
-            const struct llane_range contributions = {0, length(plan, args.rank)};
+        if constexpr (S::P::IS_LL) {
+            /* One range for all sources. It spares words of a shorter shard that nobody wrote: the
+             * stripe meets them again. */
+            const struct llane_range contributions = {0, length<S>(plan, args.rank)};
             const struct llane_range results = {
                 (uint32_t)(args.slot_bytes / 2 / LLANE_PACKET_BYTES), plan.n_shard};
 
-            llane_ll_clean(args.recv, args.n_ranks, args.rank, args.slot_bytes, op, contributions,
-                           results);
-            return;
-        }
-        for (uint32_t i = llane_grid_thread(); i < plan.n_shard; i += llane_grid_threads()) {
-            const uint64_t offset = (uint64_t)i * LLANE_PACKET_BYTES;
+            llane_ll_clean(args.recv, n_ranks, args.slot_bytes, op, contributions, results);
+        } else {
+            for (uint32_t i = llane_grid_thread(); i < plan.n_shard; i += llane_grid_threads()) {
+                const uint64_t offset = (uint64_t)i * LLANE_PACKET_BYTES;
 
-            for (uint32_t r = 0; r < args.n_ranks; r++) {
-                if (r == args.rank)
-                    continue;
-                if (i < length(plan, args.rank))
-                    P::rearm(args.recv[r] + plan.contributions + offset);
-                if (i < length(plan, r))
-                    P::rearm(args.recv[r] + plan.results + offset);
+                LLANE_UNROLL
+                for (uint32_t r = 0; r < n_ranks; r++) {
+                    if (i < length<S>(plan, args.rank))
+                        S::P::rearm(args.recv[r] + plan.contributions + offset);
+                    if (i < length<S>(plan, r))
+                        S::P::rearm(args.recv[r] + plan.results + offset);
+                }
             }
         }
     }

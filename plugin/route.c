@@ -105,14 +105,14 @@ static void choose_kernel(const struct llane_route_limits *limits, uint64_t byte
 {
     const struct row *row = row_of(limits->n_ranks);
     if (is_of_floats) {
-        plan->packet = limits->packet ? (enum llane_packet)(limits->packet - 1)
+        plan->packet = limits->packet              ? (enum llane_packet)(limits->packet - 1)
                        : bytes <= row->ll_one_shot ? LLANE_LL
                                                    : LLANE_SENTINEL;
     } else {
         plan->packet = LLANE_LL;
     }
     uint64_t one_shot = is_of_floats ? row->sentinel_one_shot : row->integer_one_shot;
-    plan->algorithm = limits->algorithm ? (enum llane_algorithm)(limits->algorithm - 1)
+    plan->algorithm = limits->algorithm   ? (enum llane_algorithm)(limits->algorithm - 1)
                       : bytes <= one_shot ? LLANE_ONE_SHOT
                                           : LLANE_TWO_SHOT;
 }
@@ -139,7 +139,9 @@ static void choose_width(const struct llane_route_limits *limits, uint64_t bytes
     }
     uint64_t blocks = divide_up(packets, threads);
     plan->n_threads = limits->n_threads ? limits->n_threads : threads;
-    plan->n_blocks = limits->n_blocks ? limits->n_blocks : (uint32_t)(blocks < limits->max_blocks ? blocks : limits->max_blocks);
+    plan->n_blocks = limits->n_blocks
+                         ? limits->n_blocks
+                         : (uint32_t)(blocks < limits->max_blocks ? blocks : limits->max_blocks);
     if (plan->n_blocks > limits->max_blocks) {
         plan->n_blocks = limits->max_blocks;
     }
@@ -192,6 +194,6 @@ uint64_t llane_route_slot_bytes(const struct llane_route_limits *limits, enum ll
     uint64_t message = divide_up(one_shot, payload_bytes(packet));
     uint64_t shards = 2 * divide_up(divide_up(max, payload_bytes(packet)), limits->n_ranks);
     uint64_t packets = message > shards ? message : shards;
-    uint64_t grain = 2 * LLANE_STRIPE_BYTES;
+    uint64_t grain = 2ull * LLANE_STRIPE_BYTES;
     return divide_up(packets * LLANE_PACKET_BYTES, grain) * grain;
 }

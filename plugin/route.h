@@ -15,8 +15,8 @@
 /* Agreed by all ranks at set-up. The first group is rank 0's configuration. */
 struct llane_route_limits {
     uint64_t min_bytes, max_bytes;
-    uint32_t algorithm, packet;      /* 0: by size; else 1 + enum llane_algorithm, llane_packet */
-    uint32_t n_blocks, n_threads;    /* 0: by size */
+    uint32_t algorithm, packet;   /* 0: by size; else 1 + enum llane_algorithm, llane_packet */
+    uint32_t n_blocks, n_threads; /* 0: by size */
 
     uint32_t n_ranks, max_blocks;
     uint32_t has_float8; /* every rank's GPU is of compute capability 9.0 or later, as NCCL asks */
@@ -37,7 +37,7 @@ enum llane_route {
 #define LLANE_ROUTE_MEMBER(name, text) LLANE_ROUTE_##name,
     LLANE_ROUTES(LLANE_ROUTE_MEMBER)
 #undef LLANE_ROUTE_MEMBER
-    LLANE_N_ROUTES
+        LLANE_N_ROUTES
 };
 
 const char *llane_route_text(enum llane_route route);

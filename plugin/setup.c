@@ -18,7 +18,6 @@
 /* Steps on the board after arrival; each ends with a verdict that all ranks read. */
 enum { STEP_RESOURCES = LLANE_BOARD_ARRIVAL + 1, STEP_PEERS, STEP_PROBE };
 
-
 /* What a rank tells with its arrival. */
 struct identity {
     struct llane_gpu_identity gpu;
@@ -108,9 +107,7 @@ static struct llane_route_limits configured_limits(void)
 static int32_t own_max_ctas(const struct llane_comm *comm)
 {
     uint64_t own = llane_config()->max_ctas;
-    return own              ? (int32_t)own
-           : comm->max_ctas ? comm->max_ctas
-                            : llane_config_nccl_max_ctas();
+    return own ? (int32_t)own : comm->max_ctas ? comm->max_ctas : llane_config_nccl_max_ctas();
 }
 
 static enum llane_inactive_reason arrive(struct setup *s)
@@ -167,11 +164,11 @@ static enum llane_inactive_reason adopt_limits(struct setup *s)
         return LLANE_INACTIVE_RECORD;
     }
     if (memcmp(&agreed, mine, sizeof agreed) != 0) {
-        LLANE_WARN("rank %d: LLANE_MIN_BYTES=%" PRIu64 " LLANE_MAX_BYTES=%" PRIu64
-                   " (or algorithm, packets, blocks, threads) here differ from rank 0's, whose %"
-                   PRIu64 " and %" PRIu64 " hold for its communicator",
-                   s->comm->rank, mine->min_bytes, mine->max_bytes, agreed.min_bytes,
-                   agreed.max_bytes);
+        LLANE_WARN(
+            "rank %d: LLANE_MIN_BYTES=%" PRIu64 " LLANE_MAX_BYTES=%" PRIu64
+            " (or algorithm, packets, blocks, threads) here differ from rank 0's, whose %" PRIu64
+            " and %" PRIu64 " hold for its communicator",
+            s->comm->rank, mine->min_bytes, mine->max_bytes, agreed.min_bytes, agreed.max_bytes);
     }
     agreed.n_ranks = (uint32_t)s->comm->n_ranks;
     agreed.has_float8 = 1;
@@ -316,11 +313,15 @@ static void fill_args(struct setup *s)
         args->spins_per_look = LLANE_SPINS_PER_LOOK;
         args->cells = llane_staging_cells(staging->base);
         args->words = &staging->mapped_device->words;
-        for (uint32_t r = 0; r < n_ranks; r++) {
-            args->send[r] =
-                llane_staging_slot(s->bases[r], n_ranks, s->slot_bytes, packet, rank);
+        for (uint32_t r = 0; r < LLANE_MAX_RANKS; r++) {
+            uint32_t source = r < n_ranks && r != rank ? r : (rank + 1) % n_ranks;
             args->recv[r] =
-                llane_staging_slot(staging->base, n_ranks, s->slot_bytes, packet, r);
+                llane_staging_slot(staging->base, n_ranks, s->slot_bytes, packet, source);
+        }
+        for (uint32_t i = 0; i + 1 < n_ranks; i++) {
+            uint32_t peer = (rank + 1 + i) % n_ranks;
+            args->send[i] =
+                llane_staging_slot(s->bases[peer], n_ranks, s->slot_bytes, packet, rank);
         }
     }
 }
@@ -342,8 +343,8 @@ static enum llane_inactive_reason prove(struct setup *s)
             LLANE_INFO("rank %d: probe: %s", comm->rank, llane_gpu_error());
         }
     }
-    if (!reason && llane_staging_arm(s->lane->staging, (uint32_t)comm->n_ranks, s->slot_bytes,
-                                     s->stream)) {
+    if (!reason &&
+        llane_staging_arm(s->lane->staging, (uint32_t)comm->n_ranks, s->slot_bytes, s->stream)) {
         LLANE_INFO("rank %d: arming the slots: %s", comm->rank, llane_gpu_error());
         reason = LLANE_INACTIVE_STAGING;
     }
@@ -401,8 +402,8 @@ static int go_live(struct setup *s, uint64_t *number_out)
 
 static void log_active(const struct setup *s, const struct llane_lane *lane, uint64_t number)
 {
-    LLANE_INFO("rank %d of %d: active from all-reduce %" PRIu64 " over %s, %" PRIu64
-               " to %" PRIu64 " bytes, at most %u blocks, %" PRIu64 " KiB of staging memory",
+    LLANE_INFO("rank %d of %d: active from all-reduce %" PRIu64 " over %s, %" PRIu64 " to %" PRIu64
+               " bytes, at most %u blocks, %" PRIu64 " KiB of staging memory",
                s->comm->rank, s->comm->n_ranks, number,
                ranks_on_gpu_of(s, s->comm->rank) == (uint32_t)s->comm->n_ranks
                    ? "device memory of one GPU"
