@@ -260,8 +260,13 @@ $(O)/llane-$(1)-gpu: $(patsubst %.c,$(O)/%.o,tools/$(1).c $(wildcard tools/$(1)_
 	    $(CUDART) -pthread -lm
 endef
 $(foreach t,$(TOOLS),$(eval $(call tool_programs,$(t))))
-GPU_PROGRAMS := $(patsubst %.c,$(O)/%,$(wildcard tests/gpu1/*.c tests/gpun/*.c))
-$(GPU_PROGRAMS): $(O)/%: %.c Makefile $(O)/plugin/gpu_cuda.o $(MODULES_AR)
+GPU_C := $(patsubst %.c,$(O)/%,$(wildcard tests/gpu1/*.c tests/gpun/*.c))
+GPU_CU := $(patsubst %.cu,$(O)/%,$(wildcard tests/gpu1/*.cu tests/gpun/*.cu))
+GPU_PROGRAMS := $(GPU_C) $(GPU_CU)
+$(GPU_CU): $(O)/%: %.cu Makefile
+	$(start)
+	$(NVCC) $(NVCC_FLAGS) $(call gencode,$(ARCHS)) $(DEPFILE) -o $@ $<
+$(GPU_C): $(O)/%: %.c Makefile $(O)/plugin/gpu_cuda.o $(MODULES_AR)
 	$(start)
 	$(CC) $(TEST_FLAGS) -isystem $(CUDA_HOME)/include $(DEPFILE) -o $@ $< $(O)/plugin/gpu_cuda.o \
 	    $(MODULES_AR) $(LDADD) $(NCCL_LINK) $(CUDART) -lm
@@ -295,7 +300,7 @@ model: ## the deep model-checking runs (minutes, gigabytes)
 lint: ## format, clang-tidy, cppcheck, shellcheck, codespell, exports
 	@scripts/deps --lint
 	+@$(MAKE) --no-print-directory $(EMU_PLUGIN)
-	@CUDA_HOME='$(CUDA_HOME)' $(RUN_ENV) scripts/lint
+	@CUDA_HOME='$(CUDA_HOME)' LLANE_TEST_OBJECTS=$(abspath $(EMU_PLUGIN)) scripts/lint
 format: ## rewrite every source as .clang-format says
 	@scripts/lint --list | xargs -r clang-format -i
 

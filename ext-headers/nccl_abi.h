@@ -57,6 +57,9 @@ typedef enum {
 /* Passed through, never looked into: its layout grows with NCCL. */
 typedef struct llane_opaque_config ncclConfig_t;
 typedef struct llane_opaque_sim_info ncclSimInfo_t;
+typedef struct llane_opaque_coll_config ncclCollConfig_t;     /* 2.32 */
+typedef struct llane_opaque_window *ncclWindow_t;             /* 2.27 */
+typedef struct llane_opaque_wait_signal ncclWaitSignalDesc_t; /* 2.29 */
 
 /* CommSplit: this rank joins no new communicator. */
 enum { NCCL_SPLIT_NOCOLOR = -1 };

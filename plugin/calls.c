@@ -1,20 +1,152 @@
+/* The data calls and groups; creation and ends are in calls_comm.c. */
 #include "calls.h"
 
 #include <inttypes.h>
 #include <malloc.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "comm.h"
 #include "config.h"
 #include "group.h"
-#include "interpose.h"
 #include "key.h"
 #include "log.h"
 #include "setup.h"
-#include "startup.h"
 #include "stats.h"
 #include "tuner_contexts.h"
+
+static int is_refused(ncclResult_t result)
+{
+    return result != ncclSuccess && result != ncclInProgress;
+}
+
+/* NCCL's answer, remembered where a group is open. */
+static ncclResult_t noted(const struct llane_nccl *nccl, ncclResult_t result)
+{
+    if (is_refused(result)) {
+        llane_group_fail(nccl, result, LLANE_REFUSED_BY_NCCL);
+    }
+    return result;
+}
+
+/* ---- the order of a communicator's operations ---- */
+
+/* A dead lane stays dead: results of overlapping or aborted operations are undefined. The lock is
+ * held. */
+static ncclResult_t dead_result(struct llane_comm *comm, uint32_t dead)
+{
+    if (!comm->is_dead_logged) {
+        comm->is_dead_logged = 1;
+        LLANE_WARN("rank %d: the lane is dead: %s", comm->rank,
+                   dead == LLANE_DEAD_OVERLAP
+                       ? "operations of one communicator ran at the same time (graphs replayed "
+                         "together, or a stream order that the program removed)"
+                       : "an operation was aborted");
+    }
+    return dead == LLANE_DEAD_OVERLAP ? ncclInvalidUsage : ncclInternalError;
+}
+
+/*
+ * May an operation of this communicator be launched? A dead lane's error stays; NCCL's own is NCCL's
+ * to report, and while it is still at a call of a non-blocking communicator it takes no other. What
+ * it has launched since is entered in the order. The lock is held.
+ */
+static ncclResult_t check_ready(struct llane_comm *comm, struct llane_lane *lane)
+{
+    uint32_t dead = llane_lane_dead(lane);
+    if (dead) {
+        return dead_result(comm, dead);
+    }
+    ncclResult_t state = ncclSuccess;
+    ncclResult_t result = comm->nccl->CommGetAsyncError(comm->handle, &state);
+    if (result != ncclSuccess || state == ncclInProgress) {
+        return ncclInvalidArgument;
+    }
+    if (state == ncclSuccess && comm->is_pending) {
+        comm->is_pending = 0;
+        return llane_lane_order_after(lane, comm->pending_stream) ? ncclUnhandledCudaError
+                                                                  : ncclSuccess;
+    }
+    return state;
+}
+
+/* A call that NCCL carries, and the communicator among whose operations it has its place. */
+struct place {
+    const struct llane_nccl *nccl;
+    struct llane_comm *comm; /* held; NULL: there is no order to keep */
+    cudaStream_t stream;
+};
+
+/* Before the call. An error: do not make it. */
+static ncclResult_t place_take(struct place *place, const struct llane_nccl *nccl,
+                               ncclComm_t handle, cudaStream_t stream)
+{
+    *place = (struct place){.nccl = nccl, .stream = stream};
+    struct llane_comm *comm = llane_comm_any_live() ? llane_comm_acquire(handle) : NULL;
+    if (comm && comm->shares_with) {
+        llane_comm_hold(comm->shares_with);
+        llane_comm_release(comm);
+        comm = comm->shares_with;
+    }
+    struct llane_lane *lane = comm && comm->nccl == nccl ? llane_comm_live_lane(comm) : NULL;
+    if (!lane) {
+        if (comm) {
+            llane_comm_release(comm);
+        }
+        return ncclSuccess;
+    }
+    pthread_mutex_lock(&comm->lock);
+    ncclResult_t result = check_ready(comm, lane);
+    if (result == ncclSuccess && !llane_group_is_open(nccl) &&
+        llane_lane_order_before(lane, stream)) {
+        result = ncclUnhandledCudaError;
+    }
+    pthread_mutex_unlock(&comm->lock);
+    if (result == ncclSuccess) {
+        place->comm = comm;
+    } else {
+        llane_comm_release(comm);
+        llane_group_fail(nccl, result, LLANE_REFUSED_BY_LLANE);
+    }
+    return result;
+}
+
+/* After the call, whose result becomes this one's. */
+static ncclResult_t place_leave(struct place *place, ncclResult_t result)
+{
+    struct llane_comm *comm = place->comm;
+    int err = 0;
+    noted(place->nccl, result);
+    if (!comm) {
+        return result;
+    }
+    if (is_refused(result)) {
+        err = 0;
+    } else if (llane_group_is_open(place->nccl)) {
+        const struct llane_operation operation = {.stream = place->stream};
+        err = llane_group_add(comm, &operation, LLANE_GROUP_NCCL);
+    } else {
+        pthread_mutex_lock(&comm->lock);
+        struct llane_lane *lane = llane_comm_live_lane(comm);
+        if (result == ncclInProgress) {
+            comm->is_pending = 1;
+            comm->pending_stream = place->stream;
+        } else if (lane) {
+            err = llane_lane_order_after(lane, place->stream);
+        }
+        pthread_mutex_unlock(&comm->lock);
+    }
+    llane_comm_release(comm);
+    return err && result == ncclSuccess ? ncclUnhandledCudaError : result;
+}
+
+#define ORDERED(name, since, params, args)                                                         \
+    ncclResult_t llane_call_##name(const struct llane_nccl *nccl, LLANE_LIST params)               \
+    {                                                                                              \
+        struct place place;                                                                        \
+        ncclResult_t result = place_take(&place, nccl, comm, stream);                              \
+        return result == ncclSuccess ? place_leave(&place, nccl->name args) : result;              \
+    }
+LLANE_NCCL_ORDERED(ORDERED)
 
 /* ---- all-reduce ---- */
 
@@ -25,23 +157,29 @@
 static void meet(struct llane_comm *comm)
 {
     const struct llane_nccl *nccl = comm->nccl;
-    if (nccl->CommCount(comm->handle, &comm->n_ranks) != ncclSuccess ||
-        nccl->CommUserRank(comm->handle, &comm->rank) != ncclSuccess ||
-        nccl->CommCuDevice(comm->handle, &comm->device) != ncclSuccess) {
+    ncclComm_t handle = comm->handle;
+    if (nccl->CommCount(handle, &comm->n_ranks) != ncclSuccess ||
+        nccl->CommUserRank(handle, &comm->rank) != ncclSuccess ||
+        nccl->CommCuDevice(handle, &comm->device) != ncclSuccess) {
         return; /* not ready, or no communicator: NCCL says so to the caller */
     }
     uint64_t tuner_id;
-    comm->handle_bytes = malloc_usable_size(comm->handle);
-    if (llane_tuner_find(comm->handle, comm->handle_bytes, &tuner_id) && tuner_id) {
+    comm->handle_bytes = malloc_usable_size(handle);
+    if (llane_tuner_find(handle, comm->handle_bytes, &tuner_id) && tuner_id) {
         /* Before the creation hook's id: the first communicator of a process has only this one. */
         llane_key_of_tuner(tuner_id, &comm->key);
         comm->has_key = 1;
     }
+    int is_primary = 1;
+    if (!llane_gpu_context_is_primary(&is_primary)) {
+        comm->has_own_context = !is_primary;
+    }
     enum llane_inactive_reason reason = comm->n_ranks == 1 ? LLANE_INACTIVE_ONE_RANK
                                         : comm->n_ranks > LLANE_MAX_RANKS
                                             ? LLANE_INACTIVE_TOO_MANY_RANKS
-                                        : !comm->has_key ? LLANE_INACTIVE_NO_ID
-                                                         : LLANE_INACTIVE_NONE;
+                                        : comm->shares_with ? LLANE_INACTIVE_SHARED
+                                        : !comm->has_key    ? LLANE_INACTIVE_NO_ID
+                                                            : LLANE_INACTIVE_NONE;
     if (reason) {
         llane_comm_set_inactive(comm, reason);
         LLANE_INFO("rank %d of %d: inactive: %s", comm->rank, comm->n_ranks,
@@ -63,79 +201,42 @@ static enum llane_route route_call(struct llane_comm *comm, const struct llane_o
         if (!sw || llane_switch_begin(sw, comm->rank, number) != LLANE_SWITCH_LIVE) {
             return LLANE_ROUTE_SETTING_UP;
         }
-        atomic_store_explicit(&comm->state, LLANE_COMM_LIVE, memory_order_relaxed);
-        state = LLANE_COMM_LIVE;
+        llane_comm_set_live(comm);
     }
-    if (state != LLANE_COMM_LIVE) {
-        return state == LLANE_COMM_INACTIVE ? LLANE_ROUTE_INACTIVE : LLANE_ROUTE_SETTING_UP;
+    const struct llane_lane *lane = llane_comm_live_lane(comm);
+    if (!lane) {
+        return state == LLANE_COMM_NEW ? LLANE_ROUTE_SETTING_UP : LLANE_ROUTE_INACTIVE;
     }
-    const struct llane_lane *lane = atomic_load_explicit(&comm->lane, memory_order_acquire);
     return llane_route_choose(&lane->limits, operation->count, operation->datatype, operation->op);
-}
-
-/* A dead lane stays dead: results of overlapping or aborted operations are undefined. */
-static ncclResult_t dead_result(struct llane_comm *comm, uint32_t dead)
-{
-    if (!comm->is_dead_logged) {
-        comm->is_dead_logged = 1;
-        LLANE_WARN("rank %d: the lane is dead: %s", comm->rank,
-                   dead == LLANE_DEAD_OVERLAP
-                       ? "operations of one communicator ran at the same time (graphs replayed "
-                         "together, or a stream order that the program removed)"
-                       : "an operation was aborted");
-    }
-    return dead == LLANE_DEAD_OVERLAP ? ncclInvalidUsage : ncclInternalError;
 }
 
 /* The lock is held. */
 static ncclResult_t carry(struct llane_comm *comm, const struct llane_operation *operation)
 {
     struct llane_lane *lane = atomic_load_explicit(&comm->lane, memory_order_acquire);
-    uint32_t dead = llane_lane_dead(lane);
-    if (dead) {
-        return dead_result(comm, dead);
-    }
-    if (llane_group_is_open(comm->nccl)) {
-        return llane_group_add(comm, operation, LLANE_GROUP_LANE) ? ncclSystemError : ncclSuccess;
-    }
-    if (llane_lane_all_reduce(lane, operation)) {
+    ncclResult_t result = check_ready(comm, lane);
+    if (result == ncclSuccess && llane_group_is_open(comm->nccl)) {
+        result = llane_group_add(comm, operation, LLANE_GROUP_LANE) ? ncclSystemError : ncclSuccess;
+    } else if (result == ncclSuccess && llane_lane_all_reduce(lane, operation)) {
         LLANE_WARN("rank %d: all-reduce %" PRIu64 " did not launch: %s", comm->rank,
                    comm->n_all_reduces, llane_gpu_error());
-        return ncclUnhandledCudaError;
+        result = ncclUnhandledCudaError;
     }
-    return ncclSuccess;
+    if (result != ncclSuccess) {
+        llane_group_fail(comm->nccl, result, LLANE_REFUSED_BY_LLANE);
+    }
+    return result;
 }
 
 static ncclResult_t to_nccl(const struct llane_nccl *nccl, ncclComm_t comm,
                             const struct llane_operation *o)
 {
-    return nccl->AllReduce(o->in, o->out, o->count, o->datatype, o->op, comm, o->stream);
-}
-
-/*
- * NCCL carries a call on a communicator whose lane is live: it keeps its place among the lane's
- * operations on other streams.
- */
-static ncclResult_t to_nccl_in_order(struct llane_comm *comm, const struct llane_operation *o)
-{
-    struct llane_lane *lane = atomic_load_explicit(&comm->lane, memory_order_acquire);
-    if (llane_group_is_open(comm->nccl)) {
-        ncclResult_t result = to_nccl(comm->nccl, comm->handle, o);
-        if (result == ncclSuccess && llane_group_add(comm, o, LLANE_GROUP_NCCL)) {
-            return ncclSystemError;
-        }
-        return result;
-    }
-    pthread_mutex_lock(&comm->lock);
-    int err = llane_lane_order_before(lane, o->stream);
-    pthread_mutex_unlock(&comm->lock);
-    ncclResult_t result = err ? ncclUnhandledCudaError : to_nccl(comm->nccl, comm->handle, o);
-    if (result == ncclSuccess) {
-        pthread_mutex_lock(&comm->lock);
-        err = llane_lane_order_after(lane, o->stream);
-        pthread_mutex_unlock(&comm->lock);
-    }
-    return err ? ncclUnhandledCudaError : result;
+    struct place place;
+    ncclResult_t result = place_take(&place, nccl, comm, o->stream);
+    return result == ncclSuccess
+               ? place_leave(&place, nccl->AllReduce(o->in, o->out, o->count, o->datatype, o->op,
+                                                     comm, o->stream))
+               : result;
 }
 
 /* NCCL refused the call: the next one bears its number, as on ranks that never made it. */
@@ -148,11 +249,6 @@ static void uncount(struct llane_comm *comm)
     }
     comm->n_all_reduces--;
     pthread_mutex_unlock(&comm->lock);
-}
-
-static int is_refused(ncclResult_t result)
-{
-    return result != ncclSuccess && result != ncclInProgress;
 }
 
 static void meet_and_wait(struct llane_comm *comm)
@@ -185,44 +281,86 @@ static void log_call(const struct llane_comm *comm, const struct llane_operation
                route == LLANE_ROUTE_INACTIVE ? llane_inactive_text(comm->inactive_reason) : "");
 }
 
+/* The communicator is known, and of this libnccl. */
+static ncclResult_t all_reduce(struct llane_comm *comm, ncclComm_t handle,
+                               const struct llane_operation *operation)
+{
+    if (atomic_load_explicit(&comm->state, memory_order_acquire) == LLANE_COMM_NEW) {
+        meet_and_wait(comm);
+    }
+    uint64_t bytes = operation->count * llane_route_type_bytes(operation->datatype);
+    ncclResult_t result = ncclSuccess;
+    pthread_mutex_lock(&comm->lock);
+    enum llane_route route = route_call(comm, operation);
+    if (llane_log_wants_calls()) {
+        log_call(comm, operation, route);
+    }
+    if (route == LLANE_ROUTE_LANE) {
+        result = carry(comm, operation);
+    }
+    llane_stats_count(comm, route, bytes);
+    pthread_mutex_unlock(&comm->lock);
+    if (route == LLANE_ROUTE_LANE) {
+        return result;
+    }
+    result = to_nccl(comm->nccl, handle, operation);
+    if (is_refused(result)) {
+        uncount(comm);
+    }
+    return result;
+}
+
+/* A communicator created before llane came, or unseen. */
+static struct llane_comm *add_unseen(const struct llane_nccl *nccl, ncclComm_t handle)
+{
+    int n_ranks;
+    if (!llane_config()->enable || nccl->CommCount(handle, &n_ranks) != ncclSuccess) {
+        return NULL;
+    }
+    const struct llane_comm_options options = llane_comm_options_read(NULL, NULL);
+    return llane_comm_add(nccl, handle, NULL, &options, NULL);
+}
+
 ncclResult_t llane_call_AllReduce(const struct llane_nccl *nccl, const void *sendbuff,
                                   void *recvbuff, size_t count, ncclDataType_t datatype,
                                   ncclRedOp_t op, ncclComm_t handle, cudaStream_t stream)
 {
     const struct llane_operation operation = {sendbuff, recvbuff, count, datatype, op, stream};
-    struct llane_comm *comm = handle ? llane_comm_find(handle) : NULL;
-    int n_ranks;
-    if (!comm && handle && nccl->CommCount(handle, &n_ranks) == ncclSuccess) {
-        comm = llane_comm_add(nccl, handle, NULL, 0); /* created before llane came, or unseen */
+    struct llane_comm *comm = llane_comm_acquire(handle);
+    if (!comm && handle) {
+        comm = add_unseen(nccl, handle);
     }
-    if (!comm || comm->nccl != nccl) {
+    /* Suspended: relaxed, written by the thread that the program lets call. */
+    if (!comm || comm->nccl != nccl ||
+        atomic_load_explicit(&comm->is_suspended, memory_order_relaxed)) {
+        if (comm) {
+            llane_comm_release(comm);
+        }
         return to_nccl(nccl, handle, &operation);
     }
-    if (atomic_load_explicit(&comm->state, memory_order_acquire) == LLANE_COMM_NEW) {
-        meet_and_wait(comm);
-    }
-    uint64_t bytes = count * llane_route_type_bytes(datatype);
-    ncclResult_t result = ncclSuccess;
-    pthread_mutex_lock(&comm->lock);
-    enum llane_route route = route_call(comm, &operation);
-    if (llane_log_wants_calls()) {
-        log_call(comm, &operation, route);
-    }
-    if (route == LLANE_ROUTE_LANE) {
-        result = carry(comm, &operation);
-    }
-    llane_stats_count(comm, route, bytes);
-    int is_live = atomic_load_explicit(&comm->state, memory_order_relaxed) == LLANE_COMM_LIVE;
-    pthread_mutex_unlock(&comm->lock);
-    if (route == LLANE_ROUTE_LANE) {
-        return result;
-    }
-    result =
-        is_live && count ? to_nccl_in_order(comm, &operation) : to_nccl(nccl, handle, &operation);
-    if (is_refused(result)) {
-        uncount(comm);
-    }
+    ncclResult_t result = all_reduce(comm, handle, &operation);
+    llane_comm_release(comm);
     return result;
+}
+
+/*
+ * A configuration asks for things that only NCCL understands; all ranks give the same one. Without
+ * one it is a plain all-reduce, which other ranks may call as such.
+ */
+ncclResult_t llane_call_AllReduceConfig(const struct llane_nccl *nccl, const void *sendbuff,
+                                        void *recvbuff, size_t count, ncclDataType_t datatype,
+                                        ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream,
+                                        const ncclCollConfig_t *config)
+{
+    if (!config) {
+        return llane_call_AllReduce(nccl, sendbuff, recvbuff, count, datatype, op, comm, stream);
+    }
+    struct place place;
+    ncclResult_t result = place_take(&place, nccl, comm, stream);
+    return result == ncclSuccess
+               ? place_leave(&place, nccl->AllReduceConfig(sendbuff, recvbuff, count, datatype, op,
+                                                           comm, stream, config))
+               : result;
 }
 
 /* ---- groups ---- */
@@ -241,170 +379,38 @@ ncclResult_t llane_call_GroupEnd(const struct llane_nccl *nccl)
     return llane_group_end(nccl);
 }
 
-/* Ends the group without launching anything; the lane's operations in it are dropped likewise. */
+/*
+ * Ends the group without launching anything; the lane's operations in it are dropped likewise.
+ * Without info NCCL takes it for ncclGroupEnd.
+ */
 ncclResult_t llane_call_GroupSimulateEnd(const struct llane_nccl *nccl, ncclSimInfo_t *info)
 {
+    if (!info) {
+        return llane_group_end(nccl);
+    }
     ncclResult_t result = nccl->GroupSimulateEnd(info);
     llane_group_drop(nccl);
     return result;
 }
 
-/* ---- creation ---- */
+/* ---- errors ---- */
 
-/* A communicator under way: its handle is known when the creating call or its group has ended. */
-struct birth {
-    const struct llane_nccl *nccl;
-    ncclComm_t *where;
-    struct llane_board_key key;
-    int max_ctas;
-};
-
-static void deliver(const struct birth *birth, ncclResult_t result)
+ncclResult_t llane_call_CommGetAsyncError(const struct llane_nccl *nccl, ncclComm_t handle,
+                                          ncclResult_t *error)
 {
-    if (!is_refused(result) && *birth->where) {
-        llane_comm_add(birth->nccl, *birth->where, &birth->key, birth->max_ctas);
-    }
-}
-
-static void deliver_deferred(void *arg, ncclResult_t result)
-{
-    deliver(arg, result);
-    free(arg);
-}
-
-/*
- * Outside a group the handle is entered now; inside one it may be written only when the group
- * ends. Without memory for that the communicator has no id from its creation: NCCL may carry it.
- */
-static ncclResult_t born(const struct birth *birth, ncclResult_t result)
-{
-    if (!llane_config()->enable) {
+    ncclResult_t result = nccl->CommGetAsyncError(handle, error);
+    struct llane_comm *comm =
+        result == ncclSuccess && llane_comm_any_live() ? llane_comm_acquire(handle) : NULL;
+    if (!comm) {
         return result;
     }
-    llane_interpose_scan();
-    llane_startup_announce();
-    if (is_refused(result)) {
-        return result;
+    struct llane_lane *lane = comm->nccl == nccl ? llane_comm_live_lane(comm) : NULL;
+    uint32_t dead = lane ? llane_lane_dead(lane) : 0;
+    if (dead && (*error == ncclSuccess || *error == ncclInProgress)) {
+        pthread_mutex_lock(&comm->lock);
+        *error = dead_result(comm, dead);
+        pthread_mutex_unlock(&comm->lock);
     }
-    if (!llane_group_is_open(birth->nccl)) {
-        deliver(birth, result);
-        return result;
-    }
-    struct birth *later = malloc(sizeof *later);
-    if (later) {
-        *later = *birth;
-        if (llane_group_defer(birth->nccl, deliver_deferred, later)) {
-            free(later);
-        }
-    }
+    llane_comm_release(comm);
     return result;
-}
-
-ncclResult_t llane_call_CommInitRank(const struct llane_nccl *nccl, ncclComm_t *comm, int nranks,
-                                     ncclUniqueId id, int rank)
-{
-    struct birth birth = {.nccl = nccl, .where = comm};
-    llane_key_of_unique_id(&id, &birth.key);
-    return born(&birth, nccl->CommInitRank(comm, nranks, id, rank));
-}
-
-ncclResult_t llane_call_CommInitRankConfig(const struct llane_nccl *nccl, ncclComm_t *comm,
-                                           int nranks, ncclUniqueId id, int rank,
-                                           ncclConfig_t *config)
-{
-    struct birth birth = {.nccl = nccl, .where = comm, .max_ctas = llane_key_max_ctas(config)};
-    llane_key_of_unique_id(&id, &birth.key);
-    return born(&birth, nccl->CommInitRankConfig(comm, nranks, id, rank, config));
-}
-
-ncclResult_t llane_call_CommInitRankScalable(const struct llane_nccl *nccl, ncclComm_t *comm,
-                                             int nranks, int rank, int n_ids, ncclUniqueId *ids,
-                                             ncclConfig_t *config)
-{
-    struct birth birth = {.nccl = nccl, .where = comm, .max_ctas = llane_key_max_ctas(config)};
-    if (n_ids < 1 || !ids) {
-        return nccl->CommInitRankScalable(comm, nranks, rank, n_ids, ids, config);
-    }
-    llane_key_of_unique_id(&ids[0], &birth.key);
-    return born(&birth, nccl->CommInitRankScalable(comm, nranks, rank, n_ids, ids, config));
-}
-
-ncclResult_t llane_call_CommInitAll(const struct llane_nccl *nccl, ncclComm_t *comms, int ndev,
-                                    const int *devlist)
-{
-    ncclResult_t result = nccl->CommInitAll(comms, ndev, devlist);
-    struct birth birth = {.nccl = nccl};
-    llane_key_of_process(&birth.key);
-    for (int i = 0; i < ndev && comms; i++) {
-        birth.where = &comms[i];
-        born(&birth, result);
-    }
-    return result;
-}
-
-/* A child's id comes from its parent's, so all ranks of the child derive the same one. */
-static void key_of_child(struct llane_comm *parent, int color, struct llane_board_key *key)
-{
-    pthread_mutex_lock(&parent->lock);
-    llane_key_of_child(&parent->key, ++parent->n_splits, color, key);
-    pthread_mutex_unlock(&parent->lock);
-}
-
-ncclResult_t llane_call_CommSplit(const struct llane_nccl *nccl, ncclComm_t parent, int color,
-                                  int key, ncclComm_t *comm, ncclConfig_t *config)
-{
-    struct birth birth = {.nccl = nccl, .where = comm, .max_ctas = llane_key_max_ctas(config)};
-    struct llane_comm *known = llane_comm_find(parent);
-    if (known) {
-        key_of_child(known, color, &birth.key);
-    }
-    ncclResult_t result = nccl->CommSplit(parent, color, key, comm, config);
-    if (!known || !known->has_key || color == NCCL_SPLIT_NOCOLOR) {
-        return result;
-    }
-    return born(&birth, result);
-}
-
-ncclResult_t llane_call_CommShrink(const struct llane_nccl *nccl, ncclComm_t parent, int *excluded,
-                                   int n_excluded, ncclComm_t *comm, ncclConfig_t *config,
-                                   int flags)
-{
-    struct birth birth = {.nccl = nccl, .where = comm, .max_ctas = llane_key_max_ctas(config)};
-    struct llane_comm *known = llane_comm_find(parent);
-    if (known) {
-        key_of_child(known, LLANE_KEY_SHRINK, &birth.key);
-        struct llane_lane *lane = atomic_load_explicit(&known->lane, memory_order_acquire);
-        if (lane && (flags & NCCL_SHRINK_ABORT)) {
-            llane_lane_abort(lane);
-        }
-    }
-    ncclResult_t result = nccl->CommShrink(parent, excluded, n_excluded, comm, config, flags);
-    return known && known->has_key ? born(&birth, result) : result;
-}
-
-/* ---- ends ---- */
-
-ncclResult_t llane_call_CommFinalize(const struct llane_nccl *nccl, ncclComm_t comm)
-{
-    llane_comm_drop(comm, 0);
-    return nccl->CommFinalize(comm);
-}
-
-ncclResult_t llane_call_CommDestroy(const struct llane_nccl *nccl, ncclComm_t comm)
-{
-    llane_comm_drop(comm, 0);
-    return nccl->CommDestroy(comm);
-}
-
-/* The abort word first: NCCL's abort may wait for a stream on which our kernel spins. */
-ncclResult_t llane_call_CommAbort(const struct llane_nccl *nccl, ncclComm_t comm)
-{
-    llane_comm_drop(comm, 1);
-    return nccl->CommAbort(comm);
-}
-
-ncclResult_t llane_call_CommRevoke(const struct llane_nccl *nccl, ncclComm_t comm, int flags)
-{
-    llane_comm_drop(comm, 1);
-    return nccl->CommRevoke(comm, flags);
 }

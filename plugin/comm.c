@@ -1,6 +1,8 @@
 #include "comm.h"
 
+#include <stddef.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "config.h"
 #include "stats.h"
@@ -12,12 +14,16 @@
 enum { BUCKETS = 1024 };
 struct node {
     _Atomic(ncclComm_t) handle;
-    struct llane_comm *comm; /* valid while handle is not NULL */
+    struct llane_comm *_Atomic comm; /* valid while handle is not NULL */
     struct node *next;
 };
 static struct node *_Atomic buckets[BUCKETS];
 static pthread_mutex_t table_lock = PTHREAD_MUTEX_INITIALIZER; /* writers */
 static struct llane_comm *all;                                 /* under table_lock */
+static struct llane_comm *unused; /* under table_lock, by next_in_all */
+static _Atomic int is_forked_child;
+
+_Atomic int llane_comm_n_live;
 
 const char *llane_inactive_text(int reason)
 {
@@ -45,30 +51,86 @@ static struct node *find_node(ncclComm_t handle)
     return n;
 }
 
-struct llane_comm *llane_comm_find(ncclComm_t handle)
-{
-    struct node *n = handle ? find_node(handle) : NULL;
-    return n ? n->comm : NULL;
-}
-
 void llane_comm_hold(struct llane_comm *comm)
 {
     atomic_fetch_add_explicit(&comm->references, 1, memory_order_relaxed);
 }
 
-void llane_comm_release(struct llane_comm *comm)
+/* 0: the last reference is gone already. */
+static int try_hold(struct llane_comm *comm)
 {
-    /* Acquire-release: the last one sees everything the others wrote. */
-    if (atomic_fetch_sub_explicit(&comm->references, 1, memory_order_acq_rel) == 1) {
-        llane_lane_bury(atomic_load_explicit(&comm->lane, memory_order_relaxed));
-        if (comm->board) {
-            llane_board_leave(comm->board);
+    int n = atomic_load_explicit(&comm->references, memory_order_relaxed);
+    /* Acquire pairs with the release in add: what the struct says belongs to this communicator. */
+    while (n && !atomic_compare_exchange_weak_explicit(
+                    &comm->references, &n, n + 1, memory_order_acquire, memory_order_relaxed)) {
+    }
+    return n != 0;
+}
+
+struct llane_comm *llane_comm_acquire(ncclComm_t handle)
+{
+    struct node *n;
+    while (handle && (n = find_node(handle))) {
+        struct llane_comm *comm = atomic_load_explicit(&n->comm, memory_order_acquire);
+        if (!try_hold(comm)) {
+            continue; /* it left the table before its last reference went: the next look says so */
         }
-        pthread_mutex_destroy(&comm->lock);
-        free(comm);
+        if (comm->handle == handle) {
+            return comm;
+        }
+        llane_comm_release(comm); /* used again for another one, between the look and the hold */
+    }
+    return NULL;
+}
+
+static void set_state(struct llane_comm *comm, int state)
+{
+    /* Release pairs with the acquire of every call: the reason is there when the state is. */
+    int before = atomic_exchange_explicit(&comm->state, state, memory_order_acq_rel);
+    if (before == LLANE_COMM_LIVE && state != LLANE_COMM_LIVE) {
+        atomic_fetch_sub_explicit(&llane_comm_n_live, 1, memory_order_relaxed);
     }
 }
 
+void llane_comm_set_live(struct llane_comm *comm)
+{
+    int setting_up = LLANE_COMM_SETTING_UP;
+    if (atomic_compare_exchange_strong_explicit(&comm->state, &setting_up, LLANE_COMM_LIVE,
+                                                memory_order_acq_rel, memory_order_relaxed)) {
+        atomic_fetch_add_explicit(&llane_comm_n_live, 1, memory_order_relaxed);
+    }
+}
+
+struct llane_lane *llane_comm_live_lane(struct llane_comm *comm)
+{
+    return atomic_load_explicit(&comm->state, memory_order_acquire) == LLANE_COMM_LIVE
+               ? atomic_load_explicit(&comm->lane, memory_order_acquire)
+               : NULL;
+}
+
+void llane_comm_release(struct llane_comm *comm)
+{
+    /* Acquire-release: the last one sees everything the others wrote. */
+    if (atomic_fetch_sub_explicit(&comm->references, 1, memory_order_acq_rel) != 1) {
+        return;
+    }
+    struct llane_comm *shares_with = comm->shares_with;
+    set_state(comm, LLANE_COMM_INACTIVE);
+    llane_lane_bury(atomic_load_explicit(&comm->lane, memory_order_relaxed));
+    if (comm->board) {
+        llane_board_leave(comm->board);
+    }
+    pthread_mutex_destroy(&comm->lock);
+    pthread_mutex_lock(&table_lock);
+    comm->next_in_all = unused;
+    unused = comm;
+    pthread_mutex_unlock(&table_lock);
+    if (shares_with) {
+        llane_comm_release(shares_with);
+    }
+}
+
+/* table_lock is held. */
 static int insert(struct llane_comm *comm)
 {
     struct node *_Atomic *bucket = bucket_of(comm->handle);
@@ -77,7 +139,7 @@ static int insert(struct llane_comm *comm)
         n = n->next;
     }
     if (n) {
-        n->comm = comm;
+        atomic_store_explicit(&n->comm, comm, memory_order_relaxed);
         /* Release pairs with find_node's acquire. */
         atomic_store_explicit(&n->handle, comm->handle, memory_order_release);
         return 1;
@@ -87,30 +149,97 @@ static int insert(struct llane_comm *comm)
         return 0;
     }
     atomic_init(&n->handle, comm->handle);
-    n->comm = comm;
+    atomic_init(&n->comm, comm);
     n->next = first;
     atomic_store_explicit(bucket, n, memory_order_release);
     return 1;
 }
 
-struct llane_comm *llane_comm_add(const struct llane_nccl *nccl, ncclComm_t handle,
-                                  const struct llane_board_key *key, int max_ctas)
+/* ---- fork ---- */
+
+static void before_fork(void)
 {
+    pthread_mutex_lock(&table_lock);
+}
+
+static void after_fork_in_parent(void)
+{
+    pthread_mutex_unlock(&table_lock);
+}
+
+static void after_fork_in_child(void)
+{
+    atomic_store_explicit(&is_forked_child, all != NULL, memory_order_relaxed);
+    for (int i = 0; i < BUCKETS; i++) {
+        atomic_store_explicit(&buckets[i], NULL, memory_order_relaxed);
+    }
+    all = NULL;
+    atomic_store_explicit(&llane_comm_n_live, 0, memory_order_relaxed);
+    pthread_mutex_unlock(&table_lock);
+}
+
+static void watch_forks(void)
+{
+    (void)pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
+}
+
+int llane_comm_is_forked_child(void)
+{
+    return atomic_load_explicit(&is_forked_child, memory_order_relaxed);
+}
+
+/* ---- coming and going ---- */
+
+/* One that is not in the table yet, with the caller's reference and the table's. */
+static struct llane_comm *make(void)
+{
+    pthread_mutex_lock(&table_lock);
+    struct llane_comm *comm = unused;
+    if (comm) {
+        unused = comm->next_in_all;
+    }
+    pthread_mutex_unlock(&table_lock);
+    if (!comm) {
+        return calloc(1, sizeof *comm);
+    }
+    /* A late try_hold may look at references meanwhile, and finds 0. */
+    size_t skipped = offsetof(struct llane_comm, references) + sizeof comm->references;
+    memset((char *)comm + skipped, 0, sizeof *comm - skipped);
+    return comm;
+}
+
+struct llane_comm *llane_comm_add(const struct llane_nccl *nccl, ncclComm_t handle,
+                                  const struct llane_board_key *key,
+                                  const struct llane_comm_options *options,
+                                  struct llane_comm *shares_with)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
     llane_comm_drop(handle, 0);
-    struct llane_comm *comm = llane_config()->enable ? calloc(1, sizeof *comm) : NULL;
+    if (!llane_config()->enable || llane_comm_is_forked_child()) {
+        return NULL;
+    }
+    pthread_once(&once, watch_forks);
+    struct llane_comm *comm = make();
     if (!comm) {
         return NULL;
     }
-    comm->handle = handle;
     comm->nccl = nccl;
-    comm->max_ctas = max_ctas;
-    atomic_init(&comm->references, 1);
+    comm->options = *options;
+    comm->max_ctas = options->max_ctas;
+    comm->is_graph_ordered = options->graph_usage == 2 && llane_config()->graph_order;
     if (key) {
         comm->key = *key;
         comm->has_key = 1;
     }
+    if (shares_with) {
+        llane_comm_hold(shares_with);
+        comm->shares_with = shares_with;
+    }
     pthread_mutex_init(&comm->lock, NULL);
     pthread_mutex_lock(&table_lock);
+    atomic_store_explicit(&comm->handle, handle, memory_order_relaxed);
+    /* Release pairs with try_hold's acquire. The caller's and the table's. */
+    atomic_store_explicit(&comm->references, 2, memory_order_release);
     int is_in = insert(comm);
     if (is_in) {
         comm->next_in_all = all;
@@ -118,8 +247,8 @@ struct llane_comm *llane_comm_add(const struct llane_nccl *nccl, ncclComm_t hand
     }
     pthread_mutex_unlock(&table_lock);
     if (!is_in) {
-        pthread_mutex_destroy(&comm->lock);
-        free(comm);
+        llane_comm_release(comm);
+        llane_comm_release(comm);
         return NULL;
     }
     return comm;
@@ -137,21 +266,21 @@ static void unlink_from_all(struct llane_comm *comm)
 /* The comm of node n leaves the table; table_lock is held. */
 static struct llane_comm *take_out(struct node *n)
 {
-    struct llane_comm *comm = n->comm;
-    atomic_store_explicit(&n->handle, NULL, memory_order_relaxed);
+    struct llane_comm *comm = atomic_load_explicit(&n->comm, memory_order_relaxed);
+    atomic_store_explicit(&n->handle, NULL, memory_order_release);
     unlink_from_all(comm);
     return comm;
 }
 
-static void end(struct llane_comm *comm, int is_abort)
+void llane_comm_retire(struct llane_comm *comm, int is_abort)
 {
     atomic_store_explicit(&comm->cancel, 1, memory_order_release);
     struct llane_lane *lane = atomic_load_explicit(&comm->lane, memory_order_acquire);
     if (is_abort && lane) {
         llane_lane_abort(lane);
     }
-    llane_stats_print_if_asked(comm);
-    llane_comm_release(comm);
+    atomic_store_explicit(&comm->inactive_reason, LLANE_INACTIVE_ENDED, memory_order_relaxed);
+    set_state(comm, LLANE_COMM_INACTIVE);
 }
 
 void llane_comm_drop(ncclComm_t handle, int is_abort)
@@ -164,7 +293,9 @@ void llane_comm_drop(ncclComm_t handle, int is_abort)
     }
     pthread_mutex_unlock(&table_lock);
     if (comm) {
-        end(comm, is_abort);
+        llane_stats_print_if_asked(comm);
+        llane_comm_retire(comm, is_abort);
+        llane_comm_release(comm);
     }
 }
 
@@ -184,9 +315,11 @@ void llane_comm_drop_containing(const void *slot)
 
 void llane_comm_set_inactive(struct llane_comm *comm, enum llane_inactive_reason reason)
 {
-    atomic_store_explicit(&comm->inactive_reason, reason, memory_order_relaxed);
-    /* Release pairs with the acquire of every call: the reason is there when the state is. */
-    atomic_store_explicit(&comm->state, LLANE_COMM_INACTIVE, memory_order_release);
+    int state = atomic_load_explicit(&comm->state, memory_order_relaxed);
+    if (state != LLANE_COMM_INACTIVE) { /* retired already: that reason stays */
+        atomic_store_explicit(&comm->inactive_reason, reason, memory_order_relaxed);
+        set_state(comm, LLANE_COMM_INACTIVE);
+    }
     atomic_store_explicit(&comm->is_settled, 1, memory_order_release);
 }
 

@@ -1,9 +1,13 @@
 /*
  * comm: what llane knows of one NCCL communicator, and the table that finds it by handle.
  *
- * Owns: struct llane_comm, counted references (the table's, the set-up thread's), and the table.
- * Threads: find is lock-free from any thread; a communicator's call state is under its lock, which
+ * Owns: struct llane_comm, counted references (the table's, the set-up thread's, one a call under
+ * way), and the table. A struct is used again for another communicator, never freed: a look-up that
+ * lost a race against an abort reads a struct, not freed memory.
+ * Threads: acquire is lock-free from any thread; a communicator's call state is under its lock, which
  * only misuse or an abort contends. Blocking: no. Errors: NULL where memory is out (NCCL carries).
+ * fork: a child of a process that has communicators leaves all its calls to NCCL, as CUDA is of no
+ * use to it either.
  */
 #ifndef LLANE_COMM_H
 #define LLANE_COMM_H
@@ -13,6 +17,7 @@
 #include <stdint.h>
 
 #include "board.h"
+#include "comm_options.h"
 #include "lane.h"
 #include "real_nccl.h"
 #include "route.h"
@@ -45,7 +50,11 @@ enum llane_comm_state {
     X(PROBE, "the probe of peer memory failed")                                                    \
     X(DIED, "a rank died during set-up")                                                           \
     X(LEFT, "a rank ended the communicator during set-up")                                         \
-    X(INTERNAL, "a system call failed")
+    X(INTERNAL, "a system call failed")                                                            \
+    X(SHARED, "it shares its parent's resources (splitShare or shrinkShare)")                      \
+    X(CHECKS, "NCCL_CHECK_POINTERS or NCCL_CHECK_MODE is set on one of its ranks")                 \
+    X(CONTEXT, "one of its ranks uses a CUDA context of its own or a green context")               \
+    X(ENDED, "it was finalized or revoked")
 
 enum llane_inactive_reason {
 #define LLANE_REASON_MEMBER(name, text) LLANE_INACTIVE_##name,
@@ -56,9 +65,9 @@ enum llane_inactive_reason {
 const char *llane_inactive_text(int reason);
 
 struct llane_comm {
-    ncclComm_t handle;
+    _Atomic int references; /* first: it outlives the communicator, see comm.c */
+    _Atomic(ncclComm_t) handle;
     const struct llane_nccl *nccl;
-    _Atomic int references;
 
     /* Set once before the state leaves NEW. */
     int n_ranks, rank, device;
@@ -66,6 +75,12 @@ struct llane_comm {
     struct llane_board_key key;
     int has_key;
     int max_ctas; /* config.maxCTAs at creation, 0 if unknown */
+    struct llane_comm_options options;
+    int is_graph_ordered;
+    int has_own_context; /* the context current at its first all-reduce was not the primary one */
+    /* The communicator whose resources it shares, held; NULL: none. Its NCCL calls keep their place
+     * among that one's. */
+    struct llane_comm *shares_with;
 
     pthread_mutex_t lock; /* over everything below, but for the atomics */
     /* Written by the set-up thread (INACTIVE) and under the lock; read by every call. */
@@ -74,6 +89,12 @@ struct llane_comm {
     uint64_t n_all_reduces; /* begun and not refused by NCCL */
     uint64_t n_splits;
     int is_dead_logged;
+    /* NCCL said ncclInProgress to a call on this stream: its kernel launches later, and is recorded
+     * in the order when the communicator is ready again. */
+    int is_pending;
+    cudaStream_t pending_stream;
+
+    _Atomic int is_suspended; /* NCCL alone answers its calls */
 
     /* Published by the set-up thread before its last vote, hence before the switch is confirmed. */
     struct llane_board *board;
@@ -89,15 +110,26 @@ struct llane_comm {
     struct llane_comm *next_in_all; /* list of all, for exit */
 };
 
-/* NULL if llane has not met the handle. */
-struct llane_comm *llane_comm_find(ncclComm_t handle);
+/* NULL if llane has not met the handle. Released by the caller. */
+struct llane_comm *llane_comm_acquire(ncclComm_t handle);
+
+/* 0 while no communicator of this process has a live lane: then no call needs a look-up for order. */
+extern _Atomic int llane_comm_n_live;
+static inline int llane_comm_any_live(void)
+{
+    /* Relaxed: the thread whose calls made a lane live, or was told by the program, sees it. */
+    return atomic_load_explicit(&llane_comm_n_live, memory_order_relaxed) != 0;
+}
 
 /*
  * Enters a handle. A communicator that still stands under this address is dropped first: it ended
- * without llane being told. key may be NULL.
+ * without llane being told. key may be NULL; shares_with likewise, else the new one holds it. The
+ * result is to be released.
  */
 struct llane_comm *llane_comm_add(const struct llane_nccl *nccl, ncclComm_t handle,
-                                  const struct llane_board_key *key, int max_ctas);
+                                  const struct llane_board_key *key,
+                                  const struct llane_comm_options *options,
+                                  struct llane_comm *shares_with);
 
 /*
  * Takes the communicator out of the table; ends its set-up. is_abort: spinning kernels end at once.
@@ -108,8 +140,19 @@ void llane_comm_drop(ncclComm_t handle, int is_abort);
 /* Drops whatever communicator holds this address inside its allocation (a tuner context's slot). */
 void llane_comm_drop_containing(const void *slot);
 
+/* 1 in a forked child whose parent had communicators. */
+int llane_comm_is_forked_child(void);
+
 void llane_comm_hold(struct llane_comm *comm);
 void llane_comm_release(struct llane_comm *comm);
+
+/* SETTING_UP -> LIVE, under the lock. */
+void llane_comm_set_live(struct llane_comm *comm);
+/* The lane, while it may be used; NULL else. */
+struct llane_lane *llane_comm_live_lane(struct llane_comm *comm);
+
+/* It goes on, but without its lane (finalized or revoked): its set-up ends, NCCL gets its calls. */
+void llane_comm_retire(struct llane_comm *comm, int is_abort);
 
 void llane_comm_set_inactive(struct llane_comm *comm, enum llane_inactive_reason reason);
 

@@ -276,6 +276,26 @@ int llane_config_nccl_max_ctas(void)
     return nccl_max_ctas;
 }
 
+int llane_config_nccl_number(const char *name, int *out)
+{
+    const char *text = read_env(name);
+    char *end;
+    long value = text ? strtol(text, &end, 0) : 0;
+    if (!text || end == text) {
+        return 0;
+    }
+    *out = (int)value;
+    return 1;
+}
+
+int llane_config_nccl_checks(void)
+{
+    int value;
+    const char *mode = read_env("NCCL_CHECK_MODE");
+    return (llane_config_nccl_number("NCCL_CHECK_POINTERS", &value) && value == 1) ||
+           (mode && (!strcasecmp(mode, "DEBUG_LOCAL") || !strcasecmp(mode, "DEBUG_GLOBAL")));
+}
+
 int llane_config_is_preloaded(const char *name)
 {
     const char *list = read_env("LD_PRELOAD");

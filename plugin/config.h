@@ -36,6 +36,12 @@ int llane_config_debug_has_calls(void);
 /* NCCL_MAX_CTAS, 0 if unset or senseless: lane kernels honour it too. */
 int llane_config_nccl_max_ctas(void);
 
+/* NCCL's own variables that change what llane has to do; as NCCL does, read when a communicator is
+ * created (it puts its configuration file into the environment). 1 and the number if set. */
+int llane_config_nccl_number(const char *name, int *out);
+/* NCCL_CHECK_POINTERS or NCCL_CHECK_MODE ask NCCL to look at every call's arguments. */
+int llane_config_nccl_checks(void);
+
 /* 1 if name stands in LD_PRELOAD: tells the preload door from the others. */
 int llane_config_is_preloaded(const char *name);
 

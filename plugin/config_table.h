@@ -41,7 +41,10 @@
       "How long LLANE_WAIT waits, in milliseconds; then NCCL carries on.")                         \
     X(probe_timeout_ms, PROBE_TIMEOUT_MS, INT, 2000, 1, 60000, "",                                 \
       "How long the probe of peer memory may take, in milliseconds.")                              \
-    X(stats, STATS, BOOL, 0, 0, 1, "",                                                             \
+    X(graph_order, GRAPH_ORDER, BOOL, 1, 0, 1, "",                                                  \
+      "0: captured all-reduces are not ordered against eager ones and other graphs of their "      \
+      "communicator, which saves two nodes a graph. For programs that use one stream.")            \
+    X(stats, STATS, BOOL, 0, 0, 1, "",                                                              \
       "1: prints calls per communicator by route and reason to stderr at exit.")
 
 #endif

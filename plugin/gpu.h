@@ -40,6 +40,9 @@ int llane_gpu_device_count(int *n_out);
 int llane_gpu_device_get(int *device_out);
 int llane_gpu_device_set(int device);
 int llane_gpu_identify(int device, struct llane_gpu_identity *out);
+/* primary_out: 0 when this thread's current context is one that the program made itself (a driver API
+ * context, a green context): llane's memory and kernels belong to the device's primary context. */
+int llane_gpu_context_is_primary(int *primary_out);
 
 /* ---- memory ---- */
 struct llane_gpu_ipc_handle {
@@ -93,6 +96,12 @@ int llane_gpu_capture_record_external(struct CUstream_st *stream, struct CUevent
                                       void **node_out);
 /* The record node waits for what the stream has captured last, instead of what it waited for. */
 int llane_gpu_capture_record_extend(struct CUstream_st *stream, void *node);
+/*
+ * In a capture: release(arg) is called once, when the graph that comes of it and all that was made of
+ * that graph are gone, or when the capture fails. By any thread; it must not call gpu functions.
+ * After an error it is not called. LLANE_ENOSYS: the driver cannot tell.
+ */
+int llane_gpu_capture_retain(struct CUstream_st *stream, void (*release)(void *arg), void *arg);
 /* For tools and tests: capture what this thread issues to stream (mode thread-local). */
 int llane_gpu_capture_begin(struct CUstream_st *stream);
 int llane_gpu_capture_end(struct CUstream_st *stream, struct CUgraphExec_st **exec_out);

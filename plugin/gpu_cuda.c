@@ -98,6 +98,53 @@ int llane_gpu_identify(int device, struct llane_gpu_identity *out)
                 cudaDeviceGetPCIBusId(out->pci, (int)sizeof(out->pci), device));
 }
 
+/* The driver's own calls, since the runtime has no word for contexts. */
+static int driver_call(const char *name, void **out)
+{
+    enum cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
+#if CUDART_VERSION >= 12050
+    cudaError_t error = cudaGetDriverEntryPointByVersion(name, out, 11000, cudaEnableDefault, &found);
+#else
+    cudaError_t error = cudaGetDriverEntryPoint(name, out, cudaEnableDefault, &found);
+#endif
+
+    if (error != cudaSuccess)
+        return failed("cudaGetDriverEntryPoint", error);
+    if (found != cudaDriverEntryPointSuccess || !*out) {
+        snprintf(last_error, sizeof(last_error), "the driver has no %s", name);
+        return LLANE_ENOSYS;
+    }
+    return 0;
+}
+
+int llane_gpu_context_is_primary(int *primary_out)
+{
+    int (*get_current)(void **context) = NULL;
+    int (*retain)(void **context, int device) = NULL;
+    int (*release)(int device) = NULL;
+    void *current = NULL, *primary = NULL, *call;
+    int device, rc;
+
+    if ((rc = llane_gpu_device_get(&device)) || (rc = driver_call("cuCtxGetCurrent", &call)))
+        return rc;
+    memcpy(&get_current, &call, sizeof(call));
+    if ((rc = driver_call("cuDevicePrimaryCtxRetain", &call)))
+        return rc;
+    memcpy(&retain, &call, sizeof(call));
+    if ((rc = driver_call("cuDevicePrimaryCtxRelease", &call)))
+        return rc;
+    memcpy(&release, &call, sizeof(call));
+    /* Runtime ordinals are driver ordinals: both count the visible devices. No current context: the
+     * runtime will make the primary one current. */
+    if (get_current(&current) || retain(&primary, device)) {
+        snprintf(last_error, sizeof(last_error), "the driver does not tell the current context");
+        return LLANE_EGPU;
+    }
+    release(device);
+    *primary_out = !current || current == primary;
+    return 0;
+}
+
 /* ---- memory ---- */
 
 int llane_gpu_malloc(size_t bytes, void **out)
@@ -381,6 +428,22 @@ int llane_gpu_capture_record_extend(struct CUstream_st *stream, void *node)
 undo_old:
     free(old);
     return rc;
+}
+
+int llane_gpu_capture_retain(struct CUstream_st *stream, void (*release)(void *arg), void *arg)
+{
+    struct capture capture;
+    cudaUserObject_t object;
+    cudaError_t error;
+    int rc = capture_require(stream, &capture);
+
+    if (rc)
+        return rc;
+    error = cudaUserObjectCreate(&object, arg, release, 1, cudaUserObjectNoDestructorSync);
+    if (error != cudaSuccess)
+        return failed("cudaUserObjectCreate", error);
+    error = cudaGraphRetainUserObject(capture.graph, object, 1, cudaGraphUserObjectMove);
+    return done("cudaGraphRetainUserObject", error);
 }
 
 int llane_gpu_capture_begin(struct CUstream_st *stream)

@@ -20,6 +20,8 @@ struct deferred {
 struct group {
     const struct llane_nccl *nccl;
     int depth;
+    ncclResult_t error; /* of the first call in it that failed */
+    int nccl_knows;     /* of an error */
     struct entry *entries;
     size_t n_entries, max_entries;
     struct deferred *deferred;
@@ -50,8 +52,18 @@ int llane_group_is_open(const struct llane_nccl *nccl)
 void llane_group_start(const struct llane_nccl *nccl)
 {
     struct group *g = find(nccl);
-    if (g) {
-        g->depth++;
+    if (g && g->depth++ == 0) {
+        g->error = ncclSuccess;
+        g->nccl_knows = 0;
+    }
+}
+
+void llane_group_fail(const struct llane_nccl *nccl, ncclResult_t result, enum llane_refusal by)
+{
+    struct group *g = find(nccl);
+    if (g && g->depth) {
+        g->error = g->error == ncclSuccess ? result : g->error;
+        g->nccl_knows |= by == LLANE_REFUSED_BY_NCCL;
     }
 }
 
@@ -73,6 +85,11 @@ int llane_group_add(struct llane_comm *comm, const struct llane_operation *opera
                     enum llane_group_path path)
 {
     struct group *g = find(comm->nccl);
+    const struct entry *last = g && g->n_entries ? &g->entries[g->n_entries - 1] : NULL;
+    if (path == LLANE_GROUP_NCCL && last && last->path == path && last->comm == comm &&
+        last->operation.stream == operation->stream) {
+        return 0; /* NCCL launches both at once: one place in the order */
+    }
     struct entry *entries =
         g ? grow(g->entries, g->n_entries, &g->max_entries, sizeof *entries) : NULL;
     if (!entries) {
@@ -123,19 +140,24 @@ static void wait_for_lanes(struct group *g, ncclResult_t result)
     g->n_awaited = 0;
 }
 
-enum phase { LAUNCH, BEFORE_NCCL, AFTER_NCCL };
+enum phase { LAUNCH, BEFORE_NCCL, AFTER_NCCL, AFTER_NCCL_PENDING };
 
 static int run(struct entry *e, enum phase phase)
 {
     int err = 0;
     pthread_mutex_lock(&e->comm->lock);
-    struct llane_lane *lane = atomic_load_explicit(&e->comm->lane, memory_order_acquire);
-    if (phase == LAUNCH && e->path == LLANE_GROUP_LANE) {
-        err = llane_lane_all_reduce(lane, &e->operation);
-    } else if (phase == BEFORE_NCCL && e->path == LLANE_GROUP_NCCL) {
+    struct llane_lane *lane = llane_comm_live_lane(e->comm); /* NULL: it was ended meanwhile */
+    if (!lane) {
+        err = 0;
+    } else if (e->path == LLANE_GROUP_LANE) {
+        err = phase == LAUNCH ? llane_lane_all_reduce(lane, &e->operation) : 0;
+    } else if (phase == BEFORE_NCCL) {
         err = llane_lane_order_before(lane, e->operation.stream);
-    } else if (phase == AFTER_NCCL && e->path == LLANE_GROUP_NCCL) {
+    } else if (phase == AFTER_NCCL) {
         err = llane_lane_order_after(lane, e->operation.stream);
+    } else if (phase == AFTER_NCCL_PENDING) {
+        e->comm->is_pending = 1;
+        e->comm->pending_stream = e->operation.stream;
     }
     pthread_mutex_unlock(&e->comm->lock);
     return err;
@@ -149,11 +171,35 @@ static int run_all(struct group *g, enum phase phase)
         int err = run(&g->entries[i], phase);
         if (err && !first_err) {
             first_err = err;
-            LLANE_WARN("rank %d: an all-reduce of a group failed: %s", g->entries[i].comm->rank,
+            LLANE_WARN("rank %d: an operation of a group failed: %s", g->entries[i].comm->rank,
                        llane_gpu_error());
         }
     }
     return first_err;
+}
+
+/*
+ * As NCCL: all streams of one communicator in a group are in one capture, or none is in any. Only
+ * entries on other streams than the one before cost a query.
+ */
+static ncclResult_t check_captures(const struct group *g)
+{
+    for (size_t i = 0; i < g->n_entries; i++) {
+        const struct entry *e = &g->entries[i], *previous = NULL;
+        for (size_t j = i; j && !previous; j--) {
+            previous = g->entries[j - 1].comm == e->comm ? &g->entries[j - 1] : NULL;
+        }
+        uint64_t mine = 0, theirs = 0;
+        if (previous && previous->operation.stream != e->operation.stream &&
+            (llane_gpu_capture_id(e->operation.stream, &mine) ||
+             llane_gpu_capture_id(previous->operation.stream, &theirs) || mine != theirs)) {
+            LLANE_WARN("rank %d: streams of one communicator in a group must all be in the same "
+                       "capture, or in none",
+                       e->comm->rank);
+            return ncclInvalidUsage;
+        }
+    }
+    return ncclSuccess;
 }
 
 static void clear(struct group *g)
@@ -187,21 +233,40 @@ void llane_group_drop(const struct llane_nccl *nccl)
     }
 }
 
+static ncclResult_t launch_and_end(struct group *g)
+{
+    int err = run_all(g, LAUNCH);
+    int before_err = run_all(g, BEFORE_NCCL);
+    ncclResult_t result = g->nccl->GroupEnd();
+    int after_err = result == ncclSuccess      ? run_all(g, AFTER_NCCL)
+                    : result == ncclInProgress ? run_all(g, AFTER_NCCL_PENDING)
+                                               : 0;
+    return (err || before_err || after_err) && result == ncclSuccess ? ncclUnhandledCudaError
+                                                                     : result;
+}
+
+/* Nothing of it is launched. NCCL learns of an error that is not its own by a call it must refuse. */
+static ncclResult_t fail_and_end(struct group *g)
+{
+    if (!g->nccl_knows) {
+        (void)g->nccl->AllReduce(NULL, NULL, 0, ncclInt8, ncclSum, NULL, NULL);
+    }
+    ncclResult_t result = g->nccl->GroupEnd();
+    return g->nccl_knows && result != ncclSuccess ? result : g->error;
+}
+
 ncclResult_t llane_group_end(const struct llane_nccl *nccl)
 {
     struct group *g = find(nccl);
     if (!g || g->depth == 0 || --g->depth) {
         return nccl->GroupEnd();
     }
-    int err = run_all(g, LAUNCH);
-    int order_err = run_all(g, BEFORE_NCCL);
-    ncclResult_t result = nccl->GroupEnd();
-    if (result == ncclSuccess) {
-        int after_err = run_all(g, AFTER_NCCL);
-        order_err = order_err ? order_err : after_err;
+    if (g->error == ncclSuccess) {
+        g->error = check_captures(g);
     }
+    ncclResult_t result = g->error == ncclSuccess ? launch_and_end(g) : fail_and_end(g);
     clear(g);
     run_deferred(g, result);
     wait_for_lanes(g, result);
-    return (err || order_err) && result == ncclSuccess ? ncclUnhandledCudaError : result;
+    return result;
 }

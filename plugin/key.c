@@ -1,7 +1,6 @@
 #include "key.h"
 
 #include <stdatomic.h>
-#include <stddef.h>
 #include <unistd.h>
 
 #include "peers.h"
@@ -56,16 +55,4 @@ void llane_key_of_child(const struct llane_board_key *parent, uint64_t number, i
         int64_t color;
     } child = {*parent, number, color};
     fill(CHILD, &child, sizeof child, out);
-}
-
-int llane_key_max_ctas(const ncclConfig_t *config)
-{
-    /* The members that every ncclConfig_t since 2.17 begins with; size tells whether they are there. */
-    struct prefix {
-        size_t size;
-        unsigned magic, version;
-        int blocking, cga_cluster_size, min_ctas, max_ctas;
-    };
-    const struct prefix *p = (const void *)config;
-    return p && p->size >= sizeof *p && p->max_ctas > 0 ? p->max_ctas : 0;
 }

@@ -27,7 +27,4 @@ enum { LLANE_KEY_SHRINK = -2 };
 void llane_key_of_child(const struct llane_board_key *parent, uint64_t number, int color,
                         struct llane_board_key *out);
 
-/* ncclConfig_t.maxCTAs, 0 if unset. config may be NULL. */
-int llane_key_max_ctas(const ncclConfig_t *config);
-
 #endif

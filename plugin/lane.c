@@ -71,7 +71,7 @@ int llane_lane_order_after(struct llane_lane *lane, cudaStream_t stream)
 {
     int previous;
     int err = enter(lane, &previous);
-    return err ? err : leave(lane, previous, llane_order_after(&lane->order, stream));
+    return err ? err : leave(lane, previous, llane_order_after_others(&lane->order, stream));
 }
 
 uint32_t llane_lane_dead(const struct llane_lane *lane)
@@ -90,8 +90,8 @@ void llane_lane_bury(struct llane_lane *lane)
 {
     if (lane && lane->staging) {
         const struct llane_lane_words *words = &lane->staging->mapped->words;
-        int is_reusable = !lane->order.was_captured && !llane_lane_dead(lane) &&
-                          !__atomic_load_n(&words->abort, __ATOMIC_RELAXED);
+        int is_reusable =
+            !llane_lane_dead(lane) && !__atomic_load_n(&words->abort, __ATOMIC_RELAXED);
         llane_staging_bury(lane->staging, is_reusable);
     }
     free(lane);

@@ -3,31 +3,55 @@
 #include <string.h>
 
 void llane_order_init(struct llane_order *order, struct CUevent_st *last_op,
-                      struct CUevent_st *captured_op)
+                      struct CUevent_st *const *captured_ops, int is_graph_ordered,
+                      const struct llane_order_keeper *keeper)
 {
     memset(order, 0, sizeof *order);
     order->last_op = last_op;
-    order->captured_op = captured_op;
+    order->is_graph_ordered = is_graph_ordered;
+    order->keeper = *keeper;
+    for (int i = 0; i < LLANE_ORDER_CAPTURES; i++) {
+        order->captures[i].last_op = captured_ops[i];
+    }
 }
 
-static int before_in_capture(struct llane_order *order, struct CUstream_st *stream, uint64_t id)
+static struct llane_order_capture *find_capture(struct llane_order *order, uint64_t id)
 {
-    if (order->capture_id != id) {
-        /* First operation of this capture. Whatever was recorded before, also by a replay of
-         * another graph, has to end first, at every replay of this one. */
-        int err = llane_gpu_capture_wait_external(stream, order->last_op);
-        if (!err) {
-            order->was_captured = 1;
-            order->capture_id = id;
-            order->record_node = NULL;
-            order->capture_stream = stream;
-        }
+    struct llane_order_capture *c = order->captures;
+    while (c < order->captures + LLANE_ORDER_CAPTURES && c->id != id) {
+        c++;
+    }
+    return c < order->captures + LLANE_ORDER_CAPTURES ? c : NULL;
+}
+
+/* The first operation of a capture: its entry, and what it hangs on. */
+static int begin_capture(struct llane_order *order, struct CUstream_st *stream, uint64_t id)
+{
+    const struct llane_order_keeper *keeper = &order->keeper;
+    /* Whatever was recorded before, also by a replay of another graph, has to end first, at every
+     * replay of this one. */
+    int err = order->is_graph_ordered ? llane_gpu_capture_wait_external(stream, order->last_op) : 0;
+    if (err) {
         return err;
     }
-    if (order->capture_stream != stream) {
-        return llane_gpu_stream_wait_event(stream, order->captured_op);
-    }
+    struct llane_order_capture *c = &order->captures[order->n_captures++ % LLANE_ORDER_CAPTURES];
+    c->id = id;
+    c->stream = stream;
+    c->record_node = NULL;
+    order->was_captured = 1;
+    keeper->retain(keeper->arg);
+    /* Failing, it is kept for good: nothing to report, the operation is as right as before. */
+    (void)llane_gpu_capture_retain(stream, keeper->release, keeper->arg);
     return 0;
+}
+
+static int before_in_capture(struct llane_order *order, struct CUstream_st *stream)
+{
+    const struct llane_order_capture *c = find_capture(order, order->current_capture);
+    if (!c) {
+        return begin_capture(order, stream, order->current_capture);
+    }
+    return c->stream == stream ? 0 : llane_gpu_stream_wait_event(stream, c->last_op);
 }
 
 int llane_order_before(struct llane_order *order, struct CUstream_st *stream)
@@ -37,9 +61,10 @@ int llane_order_before(struct llane_order *order, struct CUstream_st *stream)
         return err;
     }
     if (order->current_capture) {
-        return before_in_capture(order, stream, order->current_capture);
+        return before_in_capture(order, stream);
     }
-    if (order->was_captured || (order->has_last && order->last_stream != stream)) {
+    if ((order->was_captured && order->is_graph_ordered) ||
+        (order->has_last && order->last_stream != stream)) {
         return llane_gpu_stream_wait_event(stream, order->last_op);
     }
     return 0;
@@ -47,14 +72,18 @@ int llane_order_before(struct llane_order *order, struct CUstream_st *stream)
 
 static int after_in_capture(struct llane_order *order, struct CUstream_st *stream)
 {
-    int err = llane_gpu_event_record(order->captured_op, stream);
-    if (err) {
+    struct llane_order_capture *c = find_capture(order, order->current_capture);
+    int err = c ? llane_gpu_event_record(c->last_op, stream) : 0;
+    if (err || !c) {
         return err;
     }
-    order->capture_stream = stream;
-    return order->record_node
-               ? llane_gpu_capture_record_extend(stream, order->record_node)
-               : llane_gpu_capture_record_external(stream, order->last_op, &order->record_node);
+    c->stream = stream;
+    if (!order->is_graph_ordered) {
+        return 0;
+    }
+    return c->record_node
+               ? llane_gpu_capture_record_extend(stream, c->record_node)
+               : llane_gpu_capture_record_external(stream, order->last_op, &c->record_node);
 }
 
 int llane_order_after(struct llane_order *order, struct CUstream_st *stream)
@@ -68,4 +97,10 @@ int llane_order_after(struct llane_order *order, struct CUstream_st *stream)
         order->has_last = 1;
     }
     return err;
+}
+
+int llane_order_after_others(struct llane_order *order, struct CUstream_st *stream)
+{
+    int err = llane_gpu_capture_id(stream, &order->current_capture);
+    return err ? err : llane_order_after(order, stream);
 }

@@ -6,6 +6,9 @@
 
 void llane_runtime_exit(void)
 {
+    if (llane_comm_is_forked_child()) {
+        return; /* the parent's communicators and threads are the parent's */
+    }
     llane_setup_end_all();
     llane_comm_for_all(llane_stats_print_if_asked);
 }

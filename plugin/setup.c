@@ -23,6 +23,8 @@ struct identity {
     struct llane_gpu_identity gpu;
     struct llane_route_limits limits; /* the configuration in it; rank 0's holds */
     int32_t max_ctas;                 /* 0: no limit */
+    int32_t has_checks,
+        has_context; /* NCCL checks arguments; the caller's context is not primary */
 };
 
 /* What it tells with its vote on STEP_RESOURCES. */
@@ -110,10 +112,28 @@ static int32_t own_max_ctas(const struct llane_comm *comm)
     return own ? (int32_t)own : comm->max_ctas ? comm->max_ctas : llane_config_nccl_max_ctas();
 }
 
+/* What one rank's environment asks for holds for all: each of them reads the same records. */
+static enum llane_inactive_reason look_at_settings(const struct setup *s)
+{
+    int has_checks = 0, has_context = 0;
+    for (int r = 0; r < s->comm->n_ranks; r++) {
+        has_checks |= s->identity[r].has_checks != 0;
+        has_context |= s->identity[r].has_context != 0;
+    }
+    return has_checks    ? LLANE_INACTIVE_CHECKS
+           : has_context ? LLANE_INACTIVE_CONTEXT
+                         : LLANE_INACTIVE_NONE;
+}
+
 static enum llane_inactive_reason arrive(struct setup *s)
 {
     struct llane_comm *comm = s->comm;
-    struct identity mine = {.limits = configured_limits(), .max_ctas = own_max_ctas(comm)};
+    struct identity mine = {
+        .limits = configured_limits(),
+        .max_ctas = own_max_ctas(comm),
+        .has_checks = llane_config_nccl_checks(),
+        .has_context = comm->has_own_context,
+    };
     if (llane_gpu_identify(comm->device, &mine.gpu)) {
         LLANE_INFO("rank %d: %s", comm->rank, llane_gpu_error());
         return LLANE_INACTIVE_INTERNAL;
@@ -142,7 +162,7 @@ static enum llane_inactive_reason arrive(struct setup *s)
             reason = LLANE_INACTIVE_RECORD;
         }
     }
-    return reason;
+    return reason ? reason : look_at_settings(s);
 }
 
 /* ---- step 1: kernels loaded, staging memory taken ---- */
@@ -350,7 +370,9 @@ static enum llane_inactive_reason prove(struct setup *s)
     }
     if (!reason) {
         fill_args(s);
-        llane_order_init(&s->lane->order, s->lane->staging->last_op, s->lane->staging->captured_op);
+        struct llane_order_keeper keeper = llane_staging_keeper(s->lane->staging);
+        llane_order_init(&s->lane->order, s->lane->staging->last_op, s->lane->staging->captured_ops,
+                         comm->is_graph_ordered, &keeper);
         s->lane->device = comm->device;
         /* Before the vote: whoever sees the switch confirmed sees the lane (switch.h, claim 6). From
          * here on it belongs to the communicator, whose last reference buries it. */

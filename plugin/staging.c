@@ -1,6 +1,7 @@
 #include "staging.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -67,7 +68,9 @@ static struct llane_staging *exhume(int device, uint64_t bytes)
     while (*link && !found) {
         struct llane_staging *s = *link;
         int is_done = 0;
+        /* Acquire pairs with release_graph: the graph's last kernel has ended. */
         if (s->device == device && s->bytes >= bytes && s->bytes / 4 <= bytes &&
+            !atomic_load_explicit(&s->n_graphs, memory_order_acquire) &&
             !llane_gpu_event_query(s->last_op, &is_done) && is_done) {
             *link = s->next;
             found = s;
@@ -115,9 +118,13 @@ static int allocate(int device, uint64_t bytes, uint64_t max_total_bytes,
     s->base = base;
     if ((err = llane_gpu_ipc_export(base, &s->handle)) ||
         (err = llane_gpu_host_alloc(sizeof(struct llane_mapped), &host, &mapped_device)) ||
-        (err = llane_gpu_event_create(0, &s->last_op)) ||
-        (err = llane_gpu_event_create(0, &s->captured_op))) {
+        (err = llane_gpu_event_create(0, &s->last_op))) {
         goto undo_struct;
+    }
+    for (int i = 0; i < LLANE_ORDER_CAPTURES; i++) {
+        if ((err = llane_gpu_event_create(0, &s->captured_ops[i]))) {
+            goto undo_struct;
+        }
     }
     s->mapped = host;
     s->mapped_device = mapped_device;
@@ -175,6 +182,25 @@ void llane_staging_bury(struct llane_staging *s, int is_reusable)
     s->next = graveyard;
     graveyard = s;
     pthread_mutex_unlock(&lock);
+}
+
+static void retain_for_graph(void *staging)
+{
+    struct llane_staging *s = staging;
+    atomic_fetch_add_explicit(&s->n_graphs, 1, memory_order_relaxed);
+}
+
+/* By a thread of the driver's, perhaps: no call of the runtime's here. */
+static void release_graph(void *staging)
+{
+    struct llane_staging *s = staging;
+    /* Release pairs with exhume's acquire. */
+    atomic_fetch_sub_explicit(&s->n_graphs, 1, memory_order_release);
+}
+
+struct llane_order_keeper llane_staging_keeper(struct llane_staging *s)
+{
+    return (struct llane_order_keeper){retain_for_graph, release_graph, s};
 }
 
 uint64_t llane_staging_total_bytes(void)

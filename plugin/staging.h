@@ -14,6 +14,7 @@
 #include <stdint.h>
 
 #include "gpu.h"
+#include "order.h"
 #include "table.h"
 
 /* Host memory that the lane's kernels reach: written by one side, read by the other (table.h). */
@@ -28,9 +29,10 @@ struct llane_staging {
     int device;
     struct llane_gpu_ipc_handle handle;
     struct llane_mapped *mapped, *mapped_device;
-    struct CUevent_st *last_op;     /* the lane's last operation, eager or replayed */
-    struct CUevent_st *captured_op; /* the last operation of the capture under way */
-    struct llane_staging *next;     /* in the graveyard */
+    struct CUevent_st *last_op; /* the lane's last operation, eager or replayed */
+    struct CUevent_st *captured_ops[LLANE_ORDER_CAPTURES]; /* the last ones of captures under way */
+    _Atomic int n_graphs;       /* graphs whose kernels use it; see llane_staging_keeper */
+    struct llane_staging *next; /* in the graveyard */
 };
 
 /* Sizes within an allocation; all ranks compute the same from agreed numbers. slot_bytes: of one
@@ -54,10 +56,13 @@ int llane_staging_arm(struct llane_staging *staging, uint32_t n_ranks,
                       const uint64_t slot_bytes[LLANE_N_PACKETS], struct CUstream_st *stream);
 
 /*
- * is_reusable: 0 where a kernel may still come for it (a captured graph, an aborted operation): it
- * then stays untouched until the process ends.
+ * is_reusable: 0 where a peer's kernel may still write to it (an aborted operation): it then stays
+ * untouched until the process ends. What graphs use is not reused before they are gone.
  */
 void llane_staging_bury(struct llane_staging *staging, int is_reusable);
+
+/* Keeps the memory from being reused while a graph with kernels of its lane exists. */
+struct llane_order_keeper llane_staging_keeper(struct llane_staging *staging);
 
 /* Device memory taken by this process so far. */
 uint64_t llane_staging_total_bytes(void);

@@ -53,7 +53,8 @@ void llane_emu_store4(void *to, uint32_t value);
 /*
  * Faults, read from the environment at load: EMU_FAULTS="mirror:2>0,drop:1>*,delay_us:0>1=500,..."
  * (source>destination physical devices; kinds: mirror, drop, delay_us, flip). EMU_SEED seeds the fiber order
- * and the tearing. EMU_FAIL="ipc_open,malloc,kernel_load" makes those calls fail in this process.
+ * and the tearing. EMU_FAIL="ipc_open,malloc,kernel_load" makes those calls fail in this process;
+ * "primary" makes the current context one of the program's own. EMU_CC=80: compute capability 8.0.
  */
 
 #ifdef __cplusplus

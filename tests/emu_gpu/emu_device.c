@@ -261,6 +261,13 @@ int llane_gpu_device_set(int device)
     return 0;
 }
 
+/* EMU_FAIL=primary: the program's own context is current. */
+int llane_gpu_context_is_primary(int *primary_out)
+{
+    *primary_out = emu_check_fail("primary") == 0;
+    return 0;
+}
+
 int llane_gpu_identify(int device, struct llane_gpu_identity *out)
 {
     if (emu_check_fail("identify") || check_device(device))
@@ -268,7 +275,9 @@ int llane_gpu_identify(int device, struct llane_gpu_identity *out)
     int physical = config.physical[device];
     memset(out, 0, sizeof *out);
     make_uuid(physical, out->uuid);
-    out->cc_major = 9;
+    const char *cc = getenv("EMU_CC"); /* 80 is 8.0 */
+    out->cc_major = cc ? atoi(cc) / 10 : 9;
+    out->cc_minor = cc ? atoi(cc) % 10 : 0;
     out->n_sms = 8;
     snprintf(out->pci, sizeof out->pci, "0000:%02x:00.0", (unsigned)physical + 1);
     return 0;

@@ -21,8 +21,16 @@ struct node {
     size_t previous; /* in the branch */
 };
 
+/* What a graph keeps alive. */
+struct retained {
+    void (*release)(void *arg);
+    void *arg;
+    struct retained *next;
+};
+
 struct emu_capture {
     uint64_t id;
+    struct retained *retained;
     bool invalid;
     bool is_relaxed; /* begun by a thread in relaxed mode */
     pthread_t thread;
@@ -42,6 +50,7 @@ struct CUgraphExec_st {
     uint32_t n_branches;
     struct CUstream_st *branches[MAX_BRANCHES]; /* [0] unused */
     struct emu_position previous;               /* end of the last launch */
+    struct retained *retained;
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -251,6 +260,37 @@ int llane_gpu_capture_record_extend(struct CUstream_st *handle, void *node)
     return found ? 0 : emu_error("capture_record_extend: no such node in the stream's capture");
 }
 
+int llane_gpu_capture_retain(struct CUstream_st *handle, void (*release)(void *arg), void *arg)
+{
+    struct CUstream_st *stream = emu_stream_resolve(handle);
+    struct retained *retained = malloc(sizeof *retained);
+    if (!stream || !retained || emu_check_fail("capture_retain")) {
+        free(retained);
+        return LLANE_EGPU;
+    }
+    pthread_mutex_lock(&lock);
+    struct emu_capture *capture = stream->capture;
+    if (capture) {
+        *retained = (struct retained){release, arg, capture->retained};
+        capture->retained = retained;
+    }
+    pthread_mutex_unlock(&lock);
+    if (!capture) {
+        free(retained);
+        return emu_error("capture_retain: the stream is not capturing");
+    }
+    return 0;
+}
+
+static void release_all(struct retained *retained)
+{
+    for (struct retained *next; retained; retained = next) {
+        next = retained->next;
+        retained->release(retained->arg);
+        free(retained);
+    }
+}
+
 int llane_gpu_capture_begin(struct CUstream_st *handle)
 {
     if ((uintptr_t)handle <= 1)
@@ -336,6 +376,8 @@ static struct CUgraphExec_st *exec_new(struct emu_capture *capture)
     }
     exec->nodes = capture->nodes;
     exec->n_nodes = capture->n_nodes;
+    exec->retained = capture->retained;
+    capture->retained = NULL;
     capture->nodes = NULL;
     capture->n_nodes = 0;
     return exec;
@@ -376,6 +418,7 @@ int llane_gpu_capture_end(struct CUstream_st *handle, struct CUgraphExec_st **ex
     else if (!(*exec_out = exec_new(capture)))
         rc = emu_error("out of host memory");
     free_nodes(capture->nodes, capture->n_nodes);
+    release_all(capture->retained);
     free(capture);
     return rc;
 }
@@ -457,6 +500,7 @@ int llane_gpu_graph_destroy(struct CUgraphExec_st *exec)
     for (uint32_t branch = 1; branch < exec->n_branches; branch++)
         emu_stream_retire(exec->branches[branch]);
     free_nodes(exec->nodes, exec->n_nodes);
+    release_all(exec->retained);
     pthread_mutex_destroy(&exec->mutex);
     free(exec);
     return 0;

@@ -17,7 +17,7 @@ ncclResult_t fake_comm_check(const struct ncclComm *comm)
         FAKE_WARN("comm is no communicator");
         return ncclInvalidArgument;
     }
-    if (atomic_load(&comm->is_revoked))
+    if (atomic_load(&comm->is_revoked) || atomic_load(&comm->is_suspended))
         return ncclInvalidUsage;
     int state = atomic_load(&comm->state);
     return state == ncclInProgress ? ncclInvalidArgument : (ncclResult_t)state;
@@ -66,7 +66,8 @@ void fake_comm_free(struct ncclComm *comm)
 void fake_comm_drain(struct ncclComm *comm)
 {
     unsigned n_polls = 0;
-    while (atomic_load(&comm->link->in_flight) || atomic_load(&comm->link->busy))
+    while (atomic_load(&comm->is_launching) || atomic_load(&comm->link->in_flight) ||
+           atomic_load(&comm->link->busy))
         fake_pause(&n_polls);
 }
 
@@ -140,6 +141,23 @@ FAKE_API(ncclResult_t, CommRevoke, (ncclComm_t comm, int flags))
         return ncclInvalidArgument;
     atomic_store(&comm->is_revoked, 1);
     fake_comm_stop_work(comm);
+    return ncclSuccess;
+}
+
+FAKE_API(ncclResult_t, CommSuspend, (ncclComm_t comm, int flags))
+{
+    (void)flags;
+    ncclResult_t result = fake_comm_check(comm);
+    if (result == ncclSuccess)
+        atomic_store(&comm->is_suspended, 1);
+    return result;
+}
+
+FAKE_API(ncclResult_t, CommResume, (ncclComm_t comm))
+{
+    if (!fake_comm_is_valid(comm))
+        return ncclInvalidArgument;
+    atomic_store(&comm->is_suspended, 0);
     return ncclSuccess;
 }
 

@@ -156,6 +156,68 @@ FAKE_API(ncclResult_t, ReduceScatter,
                                           .stream = stream});
 }
 
+FAKE_API(ncclResult_t, Bcast,
+         (void *buff, size_t count, ncclDataType_t datatype, int root, ncclComm_t comm,
+          cudaStream_t stream))
+{
+    return pncclBroadcast(buff, buff, count, datatype, root, comm, stream);
+}
+
+FAKE_API(ncclResult_t, AllReduceConfig,
+         (const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype,
+          ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream, const ncclCollConfig_t *config))
+{
+    (void)config;
+    return pncclAllReduce(sendbuff, recvbuff, count, datatype, op, comm, stream);
+}
+
+/* As sends and receives of one group; n_sends, n_receives: with all ranks, or with root alone. */
+static ncclResult_t pairwise(const void *sendbuff, void *recvbuff, size_t count,
+                             ncclDataType_t datatype, int root, bool sends_all, bool receives_all,
+                             ncclComm_t comm, cudaStream_t stream)
+{
+    ncclResult_t result = fake_comm_check(comm), r = ncclSuccess;
+    size_t bytes =
+        result == ncclSuccess && is_type(datatype) ? count * fake_type_bytes(datatype) : 0;
+    fake_group_begin();
+    if (result == ncclSuccess && (!is_type(datatype) || root >= comm->n_ranks))
+        result = ncclInvalidArgument;
+    for (int peer = 0; result == ncclSuccess && peer < comm->n_ranks; peer++) {
+        bool is_root = peer == root;
+        if (sends_all || is_root)
+            r = pncclSend((const char *)sendbuff + (sends_all ? (size_t)peer * bytes : 0), count,
+                          datatype, peer, comm, stream);
+        if (r == ncclSuccess && (receives_all || is_root))
+            r = pncclRecv((char *)recvbuff + (receives_all ? (size_t)peer * bytes : 0), count,
+                          datatype, peer, comm, stream);
+        result = r;
+    }
+    return fake_group_finish(result);
+}
+
+FAKE_API(ncclResult_t, AlltoAll,
+         (const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype,
+          ncclComm_t comm, cudaStream_t stream))
+{
+    return pairwise(sendbuff, recvbuff, count, datatype, -1, true, true, comm, stream);
+}
+
+FAKE_API(ncclResult_t, Gather,
+         (const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, int root,
+          ncclComm_t comm, cudaStream_t stream))
+{
+    bool is_root = fake_comm_is_valid(comm) && comm->rank == root;
+    return pairwise(sendbuff, recvbuff, count, datatype, root, false, is_root, comm, stream);
+}
+
+FAKE_API(ncclResult_t, Scatter,
+         (const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, int root,
+          ncclComm_t comm, cudaStream_t stream))
+{
+    bool is_root = fake_comm_is_valid(comm) && comm->rank == root;
+    return pairwise(sendbuff, recvbuff, count, datatype, root, is_root, false, comm, stream);
+}
+
 FAKE_API(ncclResult_t, Send,
          (const void *sendbuff, size_t count, ncclDataType_t datatype, int peer, ncclComm_t comm,
           cudaStream_t stream))

@@ -172,6 +172,8 @@ struct ncclComm {
     atomic_int state; /* ncclInProgress, then the result of creation; the asynchronous error */
     atomic_int is_revoked;
     bool is_blocking, is_finalized, share_split;
+    atomic_int is_suspended;
+    atomic_int is_launching; /* a non-blocking group's thread is at it */
     bool has_job; /* a background creation to be joined */
     pthread_t job;
     /* Host exchanges and children, numbered in the order of the calls. */

@@ -146,6 +146,43 @@ static ncclResult_t launch_entry(struct entry *e)
     return result;
 }
 
+static void free_entry(struct entry *e)
+{
+    free_ops(e->collectives);
+    free_ops(e->pairwise);
+    free(e);
+}
+
+/* Some time after the call has returned. */
+static void *run_late_launch(void *entries)
+{
+    struct timespec t = {.tv_nsec = 3000000};
+    nanosleep(&t, NULL);
+    for (struct entry *e = entries, *next; e; e = next) {
+        next = e->next;
+        ncclResult_t result = launch_entry(e);
+        struct ncclComm *comm = e->comm;
+        free_entry(e);
+        atomic_store(&comm->state, (int)result);
+        atomic_store(&comm->is_launching, 0); /* the last touch: fake_comm_drain waits for it */
+    }
+    return NULL;
+}
+
+/* A group of non-blocking communicators, as NCCL does it. */
+static ncclResult_t launch_later(struct entry *entries)
+{
+    pthread_t thread;
+    for (struct entry *e = entries; e; e = e->next) {
+        atomic_store(&e->comm->is_launching, 1);
+        atomic_store(&e->comm->state, ncclInProgress);
+    }
+    if (pthread_create(&thread, NULL, run_late_launch, entries) != 0)
+        abort();
+    pthread_detach(thread);
+    return ncclInProgress;
+}
+
 ncclResult_t fake_group_finish(ncclResult_t result)
 {
     if (result != ncclSuccess && g_group.result == ncclSuccess)
@@ -164,15 +201,18 @@ ncclResult_t fake_group_finish(ncclResult_t result)
         drop_jobs(jobs, result);
     else if (jobs)
         result = run_jobs(jobs);
+    bool is_blocking = true;
+    for (struct entry *e = entries; e; e = e->next)
+        is_blocking = is_blocking && e->comm->is_blocking;
+    if (!is_blocking && (result == ncclSuccess || result == ncclInProgress))
+        return launch_later(entries);
     for (struct entry *e = entries, *next; e; e = next) {
         next = e->next;
         if (result == ncclSuccess || result == ncclInProgress) {
             ncclResult_t r = launch_entry(e);
             result = r == ncclSuccess ? result : r;
         }
-        free_ops(e->collectives);
-        free_ops(e->pairwise);
-        free(e);
+        free_entry(e);
     }
     return result;
 }
@@ -196,6 +236,8 @@ FAKE_API(ncclResult_t, GroupSimulateEnd, (ncclSimInfo_t * info))
 {
     if (!fake_group_is_open())
         return ncclInvalidUsage;
+    if (!info)
+        return fake_group_finish(ncclSuccess); /* NCCL takes it for a plain end */
     ncclResult_t result = g_group.result;
     if (g_group.depth == 1) {
         /* Nothing is launched: what was collected is dropped. */

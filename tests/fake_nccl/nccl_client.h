@@ -61,30 +61,6 @@ enum { FAKE_SHRINK_ABORT = 1 };
 /* The calls of the client API that llane neither takes over nor makes itself. */
 #define FAKE_NCCL_REST(X)                                                                          \
     X(GetUniqueId, 20000, (ncclUniqueId * id), (id))                                               \
-    X(Broadcast, 20000,                                                                            \
-      (const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, int root,      \
-       ncclComm_t comm, cudaStream_t stream),                                                      \
-      (sendbuff, recvbuff, count, datatype, root, comm, stream))                                   \
-    X(Reduce, 20000,                                                                               \
-      (const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype,                \
-       ncclRedOp_t op, int root, ncclComm_t comm, cudaStream_t stream),                            \
-      (sendbuff, recvbuff, count, datatype, op, root, comm, stream))                               \
-    X(AllGather, 20000,                                                                            \
-      (const void *sendbuff, void *recvbuff, size_t sendcount, ncclDataType_t datatype,            \
-       ncclComm_t comm, cudaStream_t stream),                                                      \
-      (sendbuff, recvbuff, sendcount, datatype, comm, stream))                                     \
-    X(ReduceScatter, 20000,                                                                        \
-      (const void *sendbuff, void *recvbuff, size_t recvcount, ncclDataType_t datatype,            \
-       ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream),                                      \
-      (sendbuff, recvbuff, recvcount, datatype, op, comm, stream))                                 \
-    X(Send, 20700,                                                                                 \
-      (const void *sendbuff, size_t count, ncclDataType_t datatype, int peer, ncclComm_t comm,     \
-       cudaStream_t stream),                                                                       \
-      (sendbuff, count, datatype, peer, comm, stream))                                             \
-    X(Recv, 20700,                                                                                 \
-      (void *recvbuff, size_t count, ncclDataType_t datatype, int peer, ncclComm_t comm,           \
-       cudaStream_t stream),                                                                       \
-      (recvbuff, count, datatype, peer, comm, stream))                                             \
     X(MemAlloc, 21900, (void **memory, size_t bytes), (memory, bytes))                             \
     X(MemFree, 21900, (void *memory), (memory))                                                    \
     X(CommRegister, 21900, (const ncclComm_t comm, void *buffer, size_t bytes, void **handle),     \

@@ -77,6 +77,11 @@ if [ -z "${NCCL_HOME:-}" ] && has nvidia.nccl; then
 fi
 export LD_LIBRARY_PATH="$build:${NCCL_HOME:+$NCCL_HOME/lib:}${LD_LIBRARY_PATH:-}"
 
+if "$build/tests/gpu1/reduce_on_device" >"$logs/reduce" 2>&1; then
+    ok "the GPU's arithmetic"
+else
+    not_ok "the GPU's arithmetic"
+fi
 for n in ${GPU_RANKS:-2 4}; do
     gpu_env_start "$n"
     if RANKS=$n LLANE_DEMO=gpu GPU_ENV_READY=1 "$top/tools/demo" >"$logs/demo" 2>&1 &&

@@ -40,7 +40,7 @@ says() {
     report "$name" $status "$output"
 }
 
-flags=(-std=gnu11 -O1 -g -Wall -Wextra -Wno-unused-parameter -Werror -D_GNU_SOURCE -Iext-headers -Iplugin -Itests/fixtures
+flags=(-std=gnu11 -O1 -g -Wall -Wextra -Wno-unused-parameter -Werror -D_GNU_SOURCE -Iext-headers -Iplugin -Ikernels -Itests/fixtures
     -pthread)
 build_failed() {
     echo "not ok 1 - $1 builds"
@@ -66,7 +66,8 @@ nccl "$out/libnccl.so.2" libnccl.so.2 22809
 for i in 1 2 3 4; do
     nccl "$out/libnccl-copy$i.so" libnccl-copy$i.so $((22700 + i))
 done
-nccl "$out/shared-page/libnccl.so.2" libnccl.so.2 22809 -Wl,-z,noseparate-code
+nccl "$out/shared-page/libnccl.so.2" libnccl.so.2 22809 -DCOPY_PAD=0xae0 \
+    -Wl,-z,noseparate-code
 
 # Not under a sanitizer: its runtime would have to be the first library of every program here.
 mkdir "$out/objects"

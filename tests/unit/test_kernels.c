@@ -56,7 +56,8 @@ static void check_matrix(uint32_t n_ranks, uint64_t largest)
     struct team *team = team_create(n_ranks, 128 << 10, 1);
     uint32_t next_op = 1;
 
-    for (int type = 0; type < LLANE_N_TYPES; type++) {
+    for (int k = 0; k < LLANE_N_TYPES; k++) {
+        const int type = (LLANE_TYPE_F32 + k) % LLANE_N_TYPES; /* the mutated one first */
         const enum llane_kernel kernel = (enum llane_kernel)(LLANE_KERNEL_ONE_SHOT_LL + type);
         struct run *run = run_create(team, n_ranks * 20 + (uint32_t)type);
 

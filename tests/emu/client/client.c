@@ -236,6 +236,15 @@ static void upload(const struct batch *b, struct CUstream_st *stream)
     }
 }
 
+/* A non-blocking communicator may be at a call still, and takes no other meanwhile. */
+static void accept(ncclResult_t result, const struct batch *b)
+{
+    const struct client_options *o = b->set->options;
+    RANKS_CHECK(result == ncclInProgress ? ncclSuccess : result);
+    for (int c = 0; result == ncclInProgress && c < o->n_comms; c++)
+        wait_ready(b->set->members[0].comms[c]);
+}
+
 static void issue(const struct batch *b)
 {
     const struct client_options *o = b->set->options;
@@ -246,14 +255,15 @@ static void issue(const struct batch *b)
             RANKS_CHECK(ncclGroupStart());
         for (int i = 0; i < b->set->n_members; i++) {
             struct client_member *m = &b->set->members[i];
-            RANKS_CHECK(ncclAllReduce(in_of(b, m, j), out_of(b, m, j), b->count, b->type, b->op,
-                                      m->comms[j % o->n_comms], stream_of(b, m, j)));
+            accept(ncclAllReduce(in_of(b, m, j), out_of(b, m, j), b->count, b->type, b->op,
+                                 m->comms[j % o->n_comms], stream_of(b, m, j)),
+                   b);
         }
         if (b->set->n_members > 1)
             RANKS_CHECK(ncclGroupEnd());
     }
     if (o->is_group)
-        RANKS_CHECK(ncclGroupEnd());
+        accept(ncclGroupEnd(), b);
 }
 
 static size_t count_broken_guards(const uint8_t *base, const uint8_t *from, const uint8_t *to,

@@ -1,0 +1,289 @@
+/* Communicators: how they come and how they end. */
+#include "calls.h"
+
+#include <stdlib.h>
+
+#include "comm.h"
+#include "config.h"
+#include "group.h"
+#include "interpose.h"
+#include "key.h"
+#include "startup.h"
+
+static int is_refused(ncclResult_t result)
+{
+    return result != ncclSuccess && result != ncclInProgress;
+}
+
+static ncclResult_t noted(const struct llane_nccl *nccl, ncclResult_t result)
+{
+    if (is_refused(result)) {
+        llane_group_fail(nccl, result, LLANE_REFUSED_BY_NCCL);
+    }
+    return result;
+}
+
+/* ---- creation ---- */
+
+/* A communicator under way: its handle is known when the creating call or its group has ended. */
+struct birth {
+    const struct llane_nccl *nccl;
+    ncclComm_t *where;
+    int has_key;
+    struct llane_board_key key;
+    struct llane_comm_options options;
+    struct llane_comm *shares_with; /* held, or NULL */
+};
+
+static void deliver(const struct birth *birth, ncclResult_t result)
+{
+    struct llane_comm *comm = NULL;
+    if (!is_refused(result) && *birth->where) {
+        comm = llane_comm_add(birth->nccl, *birth->where, birth->has_key ? &birth->key : NULL,
+                              &birth->options, birth->shares_with);
+    }
+    if (comm) {
+        llane_comm_release(comm);
+    }
+    if (birth->shares_with) {
+        llane_comm_release(birth->shares_with);
+    }
+}
+
+static void deliver_deferred(void *arg, ncclResult_t result)
+{
+    deliver(arg, result);
+    free(arg);
+}
+
+/*
+ * Outside a group the handle is entered now; inside one it may be written only when the group
+ * ends. Without memory for that the communicator has no id from its creation: NCCL may carry it.
+ */
+static ncclResult_t born(const struct birth *birth, ncclResult_t result)
+{
+    noted(birth->nccl, result);
+    if (llane_config()->enable) {
+        llane_interpose_scan();
+        llane_startup_announce();
+    }
+    struct birth *later = NULL;
+    if (llane_config()->enable && !is_refused(result) && llane_group_is_open(birth->nccl)) {
+        later = malloc(sizeof *later);
+        if (later) {
+            *later = *birth;
+        }
+        if (later && !llane_group_defer(birth->nccl, deliver_deferred, later)) {
+            return result;
+        }
+        free(later);
+        later = NULL;
+        deliver(birth, ncclSystemError);
+        return result;
+    }
+    deliver(birth, llane_config()->enable ? result : ncclSystemError);
+    return result;
+}
+
+static struct birth expect(const struct llane_nccl *nccl, ncclComm_t *where,
+                           const ncclConfig_t *config)
+{
+    return (struct birth){
+        .nccl = nccl, .where = where, .options = llane_comm_options_read(config, NULL)};
+}
+
+ncclResult_t llane_call_CommInitRank(const struct llane_nccl *nccl, ncclComm_t *comm, int nranks,
+                                     ncclUniqueId id, int rank)
+{
+    struct birth birth = expect(nccl, comm, NULL);
+    birth.has_key = 1;
+    llane_key_of_unique_id(&id, &birth.key);
+    return born(&birth, nccl->CommInitRank(comm, nranks, id, rank));
+}
+
+ncclResult_t llane_call_CommInitRankConfig(const struct llane_nccl *nccl, ncclComm_t *comm,
+                                           int nranks, ncclUniqueId id, int rank,
+                                           ncclConfig_t *config)
+{
+    struct birth birth = expect(nccl, comm, config);
+    birth.has_key = 1;
+    llane_key_of_unique_id(&id, &birth.key);
+    return born(&birth, nccl->CommInitRankConfig(comm, nranks, id, rank, config));
+}
+
+ncclResult_t llane_call_CommInitRankScalable(const struct llane_nccl *nccl, ncclComm_t *comm,
+                                             int nranks, int rank, int n_ids, ncclUniqueId *ids,
+                                             ncclConfig_t *config)
+{
+    struct birth birth = expect(nccl, comm, config);
+    if (n_ids >= 1 && ids) {
+        birth.has_key = 1;
+        llane_key_of_unique_id(&ids[0], &birth.key);
+    }
+    return born(&birth, nccl->CommInitRankScalable(comm, nranks, rank, n_ids, ids, config));
+}
+
+ncclResult_t llane_call_CommInitAll(const struct llane_nccl *nccl, ncclComm_t *comms, int ndev,
+                                    const int *devlist)
+{
+    ncclResult_t result = nccl->CommInitAll(comms, ndev, devlist);
+    struct birth birth = expect(nccl, NULL, NULL);
+    birth.has_key = 1;
+    llane_key_of_process(&birth.key);
+    for (int i = 0; i < ndev && comms; i++) {
+        birth.where = &comms[i];
+        born(&birth, result);
+    }
+    return noted(nccl, result);
+}
+
+/*
+ * A child: its id comes from its parent's, so all its ranks derive the same one, if the parent has one
+ * at all. What shares the parent's resources shares its order, with that of whatever it shares itself.
+ */
+static void expect_child(struct birth *birth, struct llane_comm *parent, int color, int is_split,
+                         const ncclConfig_t *config)
+{
+    pthread_mutex_lock(&parent->lock);
+    birth->has_key = parent->has_key;
+    llane_key_of_child(&parent->key, ++parent->n_splits, color, &birth->key);
+    pthread_mutex_unlock(&parent->lock);
+    birth->options = llane_comm_options_read(config, &parent->options);
+    if (is_split ? birth->options.split_share : birth->options.shrink_share) {
+        birth->shares_with = parent->shares_with ? parent->shares_with : parent;
+        llane_comm_hold(birth->shares_with);
+    }
+}
+
+ncclResult_t llane_call_CommSplit(const struct llane_nccl *nccl, ncclComm_t parent, int color,
+                                  int key, ncclComm_t *comm, ncclConfig_t *config)
+{
+    struct birth birth = expect(nccl, comm, config);
+    struct llane_comm *known = llane_comm_acquire(parent);
+    if (!known) {
+        return noted(nccl, nccl->CommSplit(parent, color, key, comm, config));
+    }
+    expect_child(&birth, known, color, 1, config);
+    ncclResult_t result = nccl->CommSplit(parent, color, key, comm, config);
+    llane_comm_release(known);
+    if (color == NCCL_SPLIT_NOCOLOR) {
+        deliver(&birth, ncclSystemError);
+        return noted(nccl, result);
+    }
+    return born(&birth, result);
+}
+
+ncclResult_t llane_call_CommShrink(const struct llane_nccl *nccl, ncclComm_t parent, int *excluded,
+                                   int n_excluded, ncclComm_t *comm, ncclConfig_t *config,
+                                   int flags)
+{
+    struct birth birth = expect(nccl, comm, config);
+    struct llane_comm *known = llane_comm_acquire(parent);
+    if (!known) {
+        return noted(nccl, nccl->CommShrink(parent, excluded, n_excluded, comm, config, flags));
+    }
+    int is_abort = (flags & NCCL_SHRINK_ABORT) != 0;
+    expect_child(&birth, known, LLANE_KEY_SHRINK, is_abort, config);
+    if (is_abort) {
+        /* NCCL shares nothing with an aborted parent, and waits for its stream: our word first. */
+        if (birth.shares_with) {
+            llane_comm_release(birth.shares_with);
+            birth.shares_with = NULL;
+        }
+        llane_comm_retire(known, 1);
+    }
+    ncclResult_t result = nccl->CommShrink(parent, excluded, n_excluded, comm, config, flags);
+    llane_comm_release(known);
+    return born(&birth, result);
+}
+
+/* Its new ranks know the unique id, its old ones the parent: only a tuner's id is known to all. */
+ncclResult_t llane_call_CommGrow(const struct llane_nccl *nccl, ncclComm_t parent, int nranks,
+                                 const ncclUniqueId *id, int rank, ncclComm_t *comm,
+                                 ncclConfig_t *config)
+{
+    struct birth birth = expect(nccl, comm, config);
+    struct llane_comm *known = llane_comm_acquire(parent);
+    if (known) {
+        birth.options = llane_comm_options_read(config, &known->options);
+        llane_comm_release(known);
+    }
+    return born(&birth, nccl->CommGrow(parent, nranks, id, rank, comm, config));
+}
+
+/* ---- pauses ---- */
+
+static void set_suspended(ncclComm_t handle, int is_suspended)
+{
+    struct llane_comm *comm = llane_comm_acquire(handle);
+    if (comm) {
+        atomic_store_explicit(&comm->is_suspended, is_suspended, memory_order_relaxed);
+        llane_comm_release(comm);
+    }
+}
+
+/*
+ * While NCCL's memory is away, NCCL alone answers for the communicator. The lane stays as it is, and
+ * its memory too: other ranks cannot use it without this one's calls.
+ */
+ncclResult_t llane_call_CommSuspend(const struct llane_nccl *nccl, ncclComm_t comm, int flags)
+{
+    ncclResult_t result = noted(nccl, nccl->CommSuspend(comm, flags));
+    if (!is_refused(result)) {
+        set_suspended(comm, 1);
+    }
+    return result;
+}
+
+ncclResult_t llane_call_CommResume(const struct llane_nccl *nccl, ncclComm_t comm)
+{
+    ncclResult_t result = noted(nccl, nccl->CommResume(comm));
+    if (!is_refused(result)) {
+        set_suspended(comm, 0);
+    }
+    return result;
+}
+
+/* ---- ends ---- */
+
+static void retire(ncclComm_t handle, int is_abort)
+{
+    struct llane_comm *comm = llane_comm_acquire(handle);
+    if (comm) {
+        llane_comm_retire(comm, is_abort);
+        llane_comm_release(comm);
+    }
+}
+
+/* Refused, it goes on as before, with its lane. */
+ncclResult_t llane_call_CommFinalize(const struct llane_nccl *nccl, ncclComm_t comm)
+{
+    ncclResult_t result = noted(nccl, nccl->CommFinalize(comm));
+    if (!is_refused(result)) {
+        retire(comm, 0);
+    }
+    return result;
+}
+
+/* Dropped first: its address may be another communicator's before this returns. */
+ncclResult_t llane_call_CommDestroy(const struct llane_nccl *nccl, ncclComm_t comm)
+{
+    llane_comm_drop(comm, 0);
+    return noted(nccl, nccl->CommDestroy(comm));
+}
+
+/* The abort word first: NCCL's abort may wait for a stream on which our kernel spins. */
+ncclResult_t llane_call_CommAbort(const struct llane_nccl *nccl, ncclComm_t comm)
+{
+    llane_comm_drop(comm, 1);
+    return noted(nccl, nccl->CommAbort(comm));
+}
+
+ncclResult_t llane_call_CommRevoke(const struct llane_nccl *nccl, ncclComm_t comm, int flags)
+{
+    /* The only flags there are: with others NCCL refuses, and the communicator goes on. */
+    if (flags == 0) {
+        retire(comm, 1);
+    }
+    return noted(nccl, nccl->CommRevoke(comm, flags));
+}

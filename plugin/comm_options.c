@@ -1,0 +1,57 @@
+#include "comm_options.h"
+
+#include <limits.h>
+#include <stddef.h>
+
+#include "config.h"
+
+enum { GRAPHS_MIX = 2 };
+
+/* Members in the order in which versions added them; the comment names the first version. */
+struct layout {
+    size_t size;
+    unsigned magic, version;
+    int blocking;                                      /* 2.14 */
+    int cga_cluster_size, min_ctas, max_ctas;          /* 2.17 */
+    const char *net_name;                              /* 2.17 */
+    int split_share;                                   /* 2.18 */
+    int traffic_class;                                 /* 2.26 */
+    const char *comm_name;                             /* 2.27 */
+    int collnet_enable, cta_policy, shrink_share;      /* 2.27 */
+    int nvls_ctas;                                     /* 2.27 */
+    int n_channels_per_net_peer, nvlink_centric_sched; /* 2.28 */
+    int graph_usage;                                   /* 2.29 */
+};
+
+/* A member that the caller's header has, and the caller set. */
+#define READ(config, member, since, otherwise)                                                     \
+    ((config) && (config)->version >= (since) &&                                                   \
+             (config)->size >= offsetof(struct layout, member) + sizeof((config)->member) &&       \
+             (config)->member != INT_MIN                                                           \
+         ? (config)->member                                                                        \
+         : (otherwise))
+
+struct llane_comm_options llane_comm_options_read(const ncclConfig_t *config,
+                                                  const struct llane_comm_options *parent)
+{
+    const struct layout *given = (const void *)config;
+    struct llane_comm_options options = {.graph_usage = GRAPHS_MIX};
+    if (!given && parent) {
+        options = *parent;
+    }
+    options.max_ctas = READ(given, max_ctas, 21700, options.max_ctas);
+    options.split_share = READ(given, split_share, 21800, options.split_share);
+    options.shrink_share = READ(given, shrink_share, 22700, options.shrink_share);
+    options.graph_usage = READ(given, graph_usage, 22900, options.graph_usage);
+    (void)llane_config_nccl_number("NCCL_COMM_SPLIT_SHARE_RESOURCES", &options.split_share);
+    (void)llane_config_nccl_number("NCCL_COMM_SHRINK_SHARE_RESOURCES", &options.shrink_share);
+    int mixing;
+    if (llane_config_nccl_number("NCCL_GRAPH_MIXING_SUPPORT", &mixing) &&
+        (mixing == 0 || mixing == 1)) {
+        options.graph_usage = mixing ? GRAPHS_MIX : 0;
+    }
+    if (options.max_ctas < 0) {
+        options.max_ctas = 0;
+    }
+    return options;
+}

@@ -1,0 +1,22 @@
+/*
+ * comm_options: what a communicator's ncclConfig_t, NCCL's variables and its parent say that llane has
+ * to know. The layout that a caller's ncclConfig_t has follows from its version, which the caller's
+ * header wrote. Pure but for the environment.
+ */
+#ifndef LLANE_COMM_OPTIONS_H
+#define LLANE_COMM_OPTIONS_H
+
+#include "nccl_abi.h"
+
+struct llane_comm_options {
+    int max_ctas;     /* 0: no limit of its own */
+    int split_share;  /* children made by ncclCommSplit share the parent's resources, hence order */
+    int shrink_share; /* likewise by ncclCommShrink */
+    int graph_usage;  /* 2: graphs and eager calls mix, and are ordered (NCCL's default) */
+};
+
+/* config and parent may be NULL; as NCCL does, a child without a config takes its parent's. */
+struct llane_comm_options llane_comm_options_read(const ncclConfig_t *config,
+                                                  const struct llane_comm_options *parent);
+
+#endif
