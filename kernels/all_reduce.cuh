@@ -12,11 +12,13 @@ template <class A, class S>
 LLANE_DEVICE void llane_visit_lane(const struct llane_all_reduce_args &args)
 {
     struct llane_visit visit = llane_cells_enter(args.cells);
+    const typename A::template ahead<S> ahead = A::template look_ahead<S>(args);
     const uint32_t op = S::P::op_of(visit.cell);
 
     if (visit.is_whole) {
-        A::template push<S>(args, op);
-        visit.is_whole = A::template finish<S>(args, op);
+        A::template push<S>(args, op, ahead);
+        llane_cells_mark(&visit);
+        visit.is_whole = A::template finish<S>(args, op, ahead);
     }
     if (!llane_cells_polled(&visit))
         return;

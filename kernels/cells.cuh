@@ -9,7 +9,7 @@
  * cells that are not equal tell the same. Two kernels whose blocks start in the same instant can miss
  * each other; the host's ordering is the rule, this is the alarm.
  *
- * `dead` is only ever set, by a 4-byte store of its own, so advancing a cell cannot revive it.
+ * `dead` lies beside the cells and is only ever set.
  *
  * A thread's visit: llane_cells_enter, work, llane_cells_leave, by all threads of the block, also
  * those that gave up.
@@ -28,37 +28,38 @@ struct llane_visit {
 };
 
 /* The lane is lost: tells the host, then every block of this kernel and all later ones. */
-LLANE_DEVICE void llane_lane_kill(struct llane_cell *cells, struct llane_lane_words *words,
+LLANE_DEVICE void llane_lane_kill(struct llane_cells *cells, struct llane_lane_words *words,
                                   uint32_t reason)
 {
     /* Pairs with the host's reading of the word. */
     llane_store_system32(&words->dead, reason);
-    /* Pairs with llane_load_cell on entry and with the look in llane_poll_must_stop. */
-    LLANE_NO_UNROLL
-    for (uint32_t c = 0; c < LLANE_MAX_BLOCKS; c++)
-        llane_store_system32(&cells[c].dead, reason);
+    /* Pairs with the load on entry and with the look in llane_poll_must_stop. */
+    llane_store_system32(&cells->dead, reason);
 }
 
 /* Waits for the kernel before this one first: nothing of a lane may be read earlier. */
-LLANE_DEVICE struct llane_visit llane_cells_enter(struct llane_cell *cells)
+LLANE_DEVICE struct llane_visit llane_cells_enter(struct llane_cells *cells)
 {
     const uint32_t c = llane_block_id() + llane_thread_id() * llane_n_blocks();
     struct llane_visit visit;
 
     llane_wait_for_predecessor();
-    /* Both loads fly together; the second is looked at when leaving. Only its own cell tells a thread
-     * of an overlap: the block's may have been marked meanwhile by the thread that owns it. */
-    visit.cell = llane_load_cell(&cells[llane_block_id()]);
-    visit.mine = c < LLANE_MAX_BLOCKS ? &cells[c] : NULL;
-    visit.is_whole = true;
-    if (visit.mine) {
-        visit.own = llane_load_cell(visit.mine);
-        /* Pairs with the load above, in a kernel that should not be running. */
-        llane_store_system32(&visit.mine->busy, 1);
-    }
-    if (visit.cell.dead != LLANE_DEAD_NOT)
-        visit.is_whole = false;
+    /* All loads fly together; what the thread's own cell says is looked at when leaving. Only that one
+     * tells of an overlap: the block's may have been marked meanwhile by the thread that owns it. */
+    visit.cell = llane_load_cell(&cells->cell[llane_block_id()]);
+    visit.mine = c < LLANE_MAX_BLOCKS ? &cells->cell[c] : NULL;
+    visit.own = llane_load_cell(visit.mine ? visit.mine : &cells->cell[llane_block_id()]);
+    /* Pairs with llane_lane_kill. */
+    visit.is_whole = llane_load_system32(&cells->dead) == LLANE_DEAD_NOT;
     return visit;
+}
+
+/* Once the first packets are on their way, which cannot wait for it. */
+LLANE_DEVICE void llane_cells_mark(const struct llane_visit *visit)
+{
+    /* Pairs with llane_load_cell on entry, in a kernel that should not be running. */
+    if (visit->mine)
+        llane_store_system32(&visit->mine->busy, 1);
 }
 
 /*
@@ -74,7 +75,7 @@ LLANE_DEVICE bool llane_cells_polled(const struct llane_visit *visit)
 }
 
 /* next: the numbers that the next kernel reads. Not for a block that is not whole. */
-LLANE_DEVICE void llane_cells_leave(const struct llane_visit *visit, struct llane_cell *cells,
+LLANE_DEVICE void llane_cells_leave(const struct llane_visit *visit, struct llane_cells *cells,
                                     struct llane_lane_words *words, uint32_t next_ll_op,
                                     uint32_t next_sentinel_op)
 {
@@ -86,18 +87,17 @@ LLANE_DEVICE void llane_cells_leave(const struct llane_visit *visit, struct llan
         return;
     }
 #ifdef LLANE_MUTATE_OWN_CELL
-    if (visit->mine != &cells[llane_block_id()])
+    if (visit->mine != &cells->cell[llane_block_id()])
         return;
 #endif
-    /* All pair with llane_load_cell in the next kernel; the end of this one orders them. */
-    llane_store_system32(&visit->mine->ll_op, next_ll_op);
-    llane_store_system32(&visit->mine->sentinel_op, next_sentinel_op);
-    llane_store_system32(&visit->mine->busy, 0);
+    const struct llane_cell next = {next_ll_op, next_sentinel_op, 0, 0};
+
+    llane_store_cell(visit->mine, next);
 }
 
 /* What bounds a thread's polling. */
 struct llane_poll {
-    struct llane_cell *cells;
+    struct llane_cells *cells;
     struct llane_lane_words *words;
     uint32_t spins_per_look;
 };
@@ -106,7 +106,7 @@ struct llane_poll {
 LLANE_DEVICE bool llane_poll_must_stop(const struct llane_poll *poll)
 {
     /* Pairs with llane_lane_kill by another thread. */
-    if (llane_load_system32(&poll->cells[llane_block_id()].dead) != LLANE_DEAD_NOT)
+    if (llane_load_system32(&poll->cells->dead) != LLANE_DEAD_NOT)
         return true;
     /* Pairs with the host's store when the communicator is aborted. */
     if (llane_load_system32(&poll->words->abort) == 0)

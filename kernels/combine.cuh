@@ -80,9 +80,14 @@ LLANE_DEVICE bool llane_combine_ranks(const struct llane_all_reduce_args &args, 
 
     for (uint32_t base = 0; base < n_ranks; base += S::GROUP) {
         typename S::payload payloads[S::GROUP];
+        uint32_t others = (1u << S::GROUP) - 1;
 
+        if (S::N == 0 && n_ranks - base < S::GROUP)
+            others = (1u << (n_ranks - base)) - 1;
+        if (args.rank - base < S::GROUP)
+            others &= ~(1u << (args.rank - base));
         if (!llane_gather<typename S::P, S::GROUP>([&](int g) { return args.recv[base + g] + at; },
-                                                   [](int) { return true; }, op, poll, payloads))
+                                                   others, op, poll, payloads))
             return false;
         LLANE_UNROLL
         for (int g = 0; g < S::GROUP; g++)

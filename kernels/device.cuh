@@ -20,6 +20,12 @@
 #define LLANE_UNROLL
 #define LLANE_NO_UNROLL
 
+LLANE_DEVICE void llane_load16_if(bool is_wanted, const void *from, uint64_t *low, uint64_t *high)
+{
+    if (is_wanted)
+        llane_load16(from, low, high);
+}
+
 /* As llane_store16, one half. */
 LLANE_DEVICE void llane_store8(void *to, uint64_t value)
 {
@@ -103,6 +109,20 @@ LLANE_DEVICE void llane_store8(void *to, uint64_t value)
     asm volatile("st.relaxed.sys.global.b64 [%0], %1;" ::"l"(to), "l"(value) : "memory");
 }
 
+/* llane_load16 if is_wanted, else leaves *low and *high alone; without a branch, so that the loads
+ * of a poll round fly together. Pairs as llane_load16. */
+LLANE_DEVICE void llane_load16_if(bool is_wanted, const void *from, uint64_t *low, uint64_t *high)
+{
+    asm volatile("{\n"
+                 ".reg .pred wanted;\n"
+                 "setp.ne.u32 wanted, %3, 0;\n"
+                 "@wanted ld.relaxed.sys.global.v2.b64 {%0, %1}, [%2];\n"
+                 "}"
+                 : "+l"(*low), "+l"(*high)
+                 : "l"(from), "r"((uint32_t)is_wanted)
+                 : "memory");
+}
+
 /* Pairs with llane_store16 in the kernel of the rank that fills the slot. */
 LLANE_DEVICE void llane_load16(const void *from, uint64_t *low_out, uint64_t *high_out)
 {
@@ -136,10 +156,18 @@ LLANE_DEVICE struct llane_cell llane_load_cell(const struct llane_cell *from)
     struct llane_cell cell;
 
     asm volatile("ld.relaxed.sys.global.v4.b32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(cell.ll_op), "=r"(cell.sentinel_op), "=r"(cell.busy), "=r"(cell.dead)
+                 : "=r"(cell.ll_op), "=r"(cell.sentinel_op), "=r"(cell.busy), "=r"(cell.reserved)
                  : "l"(from)
                  : "memory");
     return cell;
+}
+
+/* Pairs with llane_load_cell in the next kernel of the lane; the end of this one orders the two. */
+LLANE_DEVICE void llane_store_cell(struct llane_cell *to, const struct llane_cell &cell)
+{
+    asm volatile("st.relaxed.sys.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(cell.ll_op),
+                 "r"(cell.sentinel_op), "r"(cell.busy), "r"(cell.reserved)
+                 : "memory");
 }
 
 /* One round of a poll loop failed. The hardware's other warps need no help. */

@@ -9,37 +9,64 @@
 #include "combine.cuh"
 
 struct llane_one_shot {
+    /* Of the thread's first packet: read while the lane's state is on its way. */
+    template <class S> struct ahead {
+        typename S::payload mine;
+    };
+
+    template <class S>
+    LLANE_DEVICE struct ahead<S> look_ahead(const struct llane_all_reduce_args &args) {
+        struct ahead<S> ahead = {
+        };
+
+        if (llane_grid_thread() < S::n_packets(args))
+            ahead.mine = S::load(args, llane_grid_thread());
+        return ahead;
+    }
+
     /* All of the thread's packets, before it awaits any. */
-    template <class S> LLANE_DEVICE void push(const struct llane_all_reduce_args &args, uint32_t op)
+    template <class S>
+    LLANE_DEVICE void push(const struct llane_all_reduce_args &args, uint32_t op,
+                           const struct ahead<S> &ahead)
     {
         const uint64_t generation = llane_generation_offset(op, args.slot_bytes);
         const uint32_t n_packets = S::n_packets(args), n_ranks = S::n_ranks(args);
+        typename S::payload mine = ahead.mine;
 
-        for (uint32_t i = llane_grid_thread(); i < n_packets; i += llane_grid_threads()) {
+        for (uint32_t i = llane_grid_thread(); i < n_packets;) {
             const uint64_t at = generation + (uint64_t)i * LLANE_PACKET_BYTES;
-            const typename S::payload mine = S::load(args, i);
 
             LLANE_UNROLL
             for (uint32_t s = 0; s < n_ranks - 1; s++)
                 S::P::store(args.send[s] + at, mine, op);
+            i += llane_grid_threads();
+            if (i < n_packets)
+                mine = S::load(args, i);
         }
     }
 
     /* False: stopped by an abort. */
     template <class S>
-    LLANE_DEVICE bool finish(const struct llane_all_reduce_args &args, uint32_t op)
+    LLANE_DEVICE bool finish(const struct llane_all_reduce_args &args, uint32_t op,
+                             const struct ahead<S> &ahead)
     {
         const uint64_t generation = llane_generation_offset(op, args.slot_bytes);
         const uint32_t n_packets = S::n_packets(args);
         struct llane_poll poll = {args.cells, args.words, args.spins_per_look};
+        typename S::payload mine = ahead.mine;
 
-        for (uint32_t i = llane_grid_thread(); i < n_packets; i += llane_grid_threads()) {
+        for (uint32_t i = llane_grid_thread(); i < n_packets;) {
             typename S::payload result;
 
             if (!llane_combine_ranks<S>(args, generation + (uint64_t)i * LLANE_PACKET_BYTES, op,
-                                        S::load(args, i), &poll, &result))
+                                        mine, &poll, &result))
                 return false;
+            const uint32_t next = i + llane_grid_threads();
+
+            if (next < n_packets)
+                mine = S::load(args, next); /* before the store: in and out may be one buffer */
             S::store(args, i, result);
+            i = next;
         }
         return true;
     }
@@ -59,7 +86,8 @@ struct llane_one_shot {
             for (uint32_t i = llane_grid_thread(); i < n_packets; i += llane_grid_threads()) {
                 LLANE_UNROLL
                 for (uint32_t r = 0; r < n_ranks; r++)
-                    S::P::rearm(args.recv[r] + generation + (uint64_t)i * LLANE_PACKET_BYTES);
+                    if (r != args.rank)
+                        S::P::rearm(args.recv[r] + generation + (uint64_t)i * LLANE_PACKET_BYTES);
             }
         }
     }

@@ -36,7 +36,8 @@ LLANE_DEVICE uint64_t llane_generation_offset(uint32_t op, uint64_t slot_bytes)
 #endif
 }
 
-/* Each family: W, the payload's 8-byte words; op_of, the family's number in a cell; store; take. */
+/* Each family: W, the payload's 8-byte words; op_of, the family's number in a cell;
+ * store; is_here and payload of what was read; rearm. */
 template <class T> struct llane_ll {
     enum { W = 1 };
     static constexpr bool IS_LL = true;
@@ -46,7 +47,7 @@ template <class T> struct llane_ll {
         return cell.ll_op;
     }
 
-    /* Pairs with take at the slot's owner. */
+    /* Pairs with llane_gather at the slot's owner. */
     LLANE_DEVICE void store(uint8_t *to, const struct llane_payload<1> &payload, uint32_t op)
     {
         const uint64_t flag = (uint64_t)op << 32;
@@ -54,9 +55,13 @@ template <class T> struct llane_ll {
         llane_store16(to, (payload.word[0] & 0xffffffffu) | flag, payload.word[0] >> 32 | flag);
     }
 
-    LLANE_DEVICE bool take(uint64_t low, uint64_t high, uint32_t op, struct llane_payload<1> *out)
+    LLANE_DEVICE struct llane_payload<1> payload(uint64_t low, uint64_t high) {
+        return {{(low & 0xffffffffu) | high << 32}};
+    }
+
+    LLANE_DEVICE bool
+    is_here(uint64_t low, uint64_t high, uint32_t op)
     {
-        out->word[0] = (low & 0xffffffffu) | high << 32;
 #if defined(LLANE_MUTATE_HALF_FLAG)
         return (uint32_t)(low >> 32) == op;
 #elif defined(LLANE_MUTATE_ANY_FLAG)
@@ -81,7 +86,7 @@ template <class T> struct llane_sentinel {
         return cell.sentinel_op;
     }
 
-    /* Pairs with take at the slot's owner. */
+    /* Pairs with llane_gather at the slot's owner. */
     LLANE_DEVICE void store(uint8_t *to, const struct llane_payload<2> &payload, uint32_t)
     {
         llane_store16(to, payload.word[0], payload.word[1]);
@@ -98,10 +103,13 @@ template <class T> struct llane_sentinel {
 #endif
     }
 
-    LLANE_DEVICE bool take(uint64_t low, uint64_t high, uint32_t, struct llane_payload<2> *out)
+    LLANE_DEVICE struct llane_payload<2> payload(uint64_t low, uint64_t high) {
+        return {{low, high}};
+    }
+
+    LLANE_DEVICE bool
+    is_here(uint64_t low, uint64_t high, uint32_t)
     {
-        out->word[0] = low;
-        out->word[1] = high;
         return is_whole(low) && is_whole(high);
     }
 
@@ -118,37 +126,38 @@ template <class T> struct llane_sentinel {
 };
 
 /*
- * Polls up to N packets, all at once in each round, until every one that is wanted has come; payloads
- * of the others are left alone. at(i) is packet i's address, wants(i) whether it is polled. A round
- * looks at all of them again: keeping track costs more than it saves. False: stopped.
+ * Polls up to N packets, all that are missing at once in each round, until every one whose bit is set
+ * in `missing` has come; payloads of the others are rubbish. at(i) is packet i's address, which need
+ * not be valid if its bit is not set. False: stopped.
  */
-template <class P, int N, class ADDRESS, class WANTED>
-LLANE_DEVICE bool llane_gather(ADDRESS at, WANTED wants, uint32_t op, struct llane_poll *poll,
-                               struct llane_payload<P::W> *payloads)
+template <class P, int N, class ADDRESS>
+LLANE_DEVICE bool llane_gather(ADDRESS at, uint32_t missing, uint32_t op,
+                               const struct llane_poll *poll, struct llane_payload<P::W> *payloads)
 {
-    for (;;) {
-        for (uint32_t spins = poll->spins_per_look; spins > 0; spins--) {
-            uint64_t low[N], high[N];
-            bool is_whole = true;
+    uint64_t low[N], high[N];
 
-            LLANE_UNROLL
-            for (int i = 0; i < N; i++) {
-                low[i] = high[i] = 0;
-                /* Pairs with P::store at the source, or with nothing yet. */
-                if (wants(i))
-                    llane_load16(at(i), &low[i], &high[i]);
-            }
+    LLANE_UNROLL
+    for (int i = 0; i < N; i++)
+        low[i] = high[i] = 0;
+    while (missing != 0) {
+        for (uint32_t spins = poll->spins_per_look; spins > 0 && missing != 0; spins--) {
             LLANE_UNROLL
             for (int i = 0; i < N; i++)
-                if (wants(i))
-                    is_whole &= P::take(low[i], high[i], op, &payloads[i]);
-            if (is_whole)
-                return true;
-            llane_poll_pause();
+                /* Pairs with P::store at the source, or with nothing yet. */
+                llane_load16_if((missing & 1u << i) != 0, at(i), &low[i], &high[i]);
+            LLANE_UNROLL
+            for (int i = 0; i < N; i++)
+                missing &= P::is_here(low[i], high[i], op) ? ~(1u << i) : ~0u;
+            if (missing != 0)
+                llane_poll_pause();
         }
-        if (llane_poll_must_stop(poll))
+        if (missing != 0 && llane_poll_must_stop(poll))
             return false;
     }
+    LLANE_UNROLL
+    for (int i = 0; i < N; i++)
+        payloads[i] = P::payload(low[i], high[i]);
+    return true;
 }
 
 /* Packets [first, first + n) of a slot's generation. */

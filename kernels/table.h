@@ -22,14 +22,21 @@ enum {
 };
 
 /*
- * One per possible block, device memory of the owner; written by its kernels alone. All equal
- * between launches. Read and written as one aligned 16-byte word.
+ * One per possible block, all equal between launches; written by the owner's kernels alone, each as
+ * one aligned 16-byte word.
  */
 struct llane_cell {
-    uint32_t ll_op; /* number of the next LL operation = its flag: 1, 2, .. 2^32-1, 2, 3, .. */
+    uint32_t ll_op;       /* number of the next LL operation = its flag: 1, 2, .. 2^32-1, 2, 3, .. */
     uint32_t sentinel_op; /* number of the next sentinel operation, likewise */
     uint32_t busy;        /* a kernel is between entry and exit on this lane */
-    uint32_t dead;        /* LLANE_DEAD_*: later kernels leave at once */
+    uint32_t reserved;
+};
+
+/* A lane's state on its device. */
+struct llane_cells {
+    struct llane_cell cell[LLANE_MAX_BLOCKS];
+    uint32_t dead; /* LLANE_DEAD_*: later kernels leave at once. Only ever set. */
+    uint32_t reserved[31];
 };
 
 enum {
@@ -106,10 +113,9 @@ struct llane_all_reduce_args {
     uint32_t spins_per_look;        /* poll rounds between two looks at the abort word; > 0 */
     /* Peer memory: this rank's slot at rank (rank + 1 + s) mod n_ranks, s from 0 to n_ranks - 2. */
     uint8_t *send[LLANE_MAX_RANKS];
-    /* Own memory: rank r's slot here. Where there is no such slot (own, beyond n_ranks) the next
-     * rank's: what is read there is not used, so that kernels need not ask. */
+    /* Own memory: rank r's slot here. The own entry is unused but a valid address. */
     uint8_t *recv[LLANE_MAX_RANKS];
-    struct llane_cell *cells;       /* LLANE_MAX_BLOCKS of them, own memory */
+    struct llane_cells *cells;      /* own memory */
     struct llane_lane_words *words; /* device address of the mapped host words */
 };
 

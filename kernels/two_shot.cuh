@@ -42,7 +42,32 @@ struct llane_two_shot {
         return left < plan.n_shard ? (uint32_t)left : plan.n_shard;
     }
 
-    template <class S> LLANE_DEVICE void push(const struct llane_all_reduce_args &args, uint32_t op)
+    /* Of the thread's first packets, where the number of ranks is known: read while the lane's state
+     * is on its way. */
+    template <class S> struct ahead {
+        typename S::payload mine[S::GROUP];
+    };
+
+    template <class S>
+    LLANE_DEVICE struct ahead<S> look_ahead(const struct llane_all_reduce_args &args) {
+        const struct plan plan = plan_of<S>(args, 0);
+        struct ahead<S> ahead = {
+        };
+
+        if constexpr (S::IS_PLAIN) {
+            if (llane_grid_thread() < plan.n_shard) {
+                LLANE_UNROLL
+                for (uint32_t s = 0; s < S::N - 1; s++)
+                    ahead.mine[s] = S::load(args, llane_peer(args.rank, s, S::N) * plan.n_shard +
+                                                      llane_grid_thread());
+            }
+        }
+        return ahead;
+    }
+
+    template <class S>
+    LLANE_DEVICE void push(const struct llane_all_reduce_args &args, uint32_t op,
+                           const struct ahead<S> &ahead)
     {
         const struct plan plan = plan_of<S>(args, op);
         const uint32_t n_ranks = S::n_ranks(args);
@@ -54,7 +79,9 @@ struct llane_two_shot {
             for (uint32_t s = 0; s < n_ranks - 1; s++) {
                 const uint32_t peer = llane_peer(args.rank, s, n_ranks);
 
-                if (i < length<S>(plan, peer))
+                if (S::IS_PLAIN && i == llane_grid_thread())
+                    S::P::store(args.send[s] + at, ahead.mine[s % S::GROUP], op);
+                else if (i < length<S>(plan, peer))
                     S::P::store(args.send[s] + at, S::load(args, peer * plan.n_shard + i), op);
             }
         }
@@ -95,18 +122,20 @@ struct llane_two_shot {
             const uint64_t at = plan.results + (uint64_t)i * LLANE_PACKET_BYTES;
 
             for (uint32_t base = 0; base < n_ranks; base += S::GROUP) {
-                /* A shorter shard's packet never comes. The own one need not be asked about. */
-                const auto wants = [&](int g) {
-                    return S::IS_PLAIN || (base + g < n_ranks && i < length<S>(plan, base + g));
-                };
                 typename S::payload results[S::GROUP];
+                uint32_t wanted = 0;
 
+                LLANE_UNROLL
+                for (int g = 0; g < S::GROUP; g++)
+                    if (base + g != args.rank && (S::N != 0 || base + g < n_ranks) &&
+                        i < length<S>(plan, base + g))
+                        wanted |= 1u << g;
                 if (!llane_gather<typename S::P, S::GROUP>(
-                        [&](int g) { return args.recv[base + g] + at; }, wants, op, poll, results))
+                        [&](int g) { return args.recv[base + g] + at; }, wanted, op, poll, results))
                     return false;
                 LLANE_UNROLL
                 for (int g = 0; g < S::GROUP; g++)
-                    if (wants(g) && base + g != args.rank)
+                    if (wanted & 1u << g)
                         S::store(args, (base + g) * plan.n_shard + i, results[g]);
             }
         }
@@ -115,7 +144,8 @@ struct llane_two_shot {
 
     /* False: stopped by an abort. */
     template <class S>
-    LLANE_DEVICE bool finish(const struct llane_all_reduce_args &args, uint32_t op)
+    LLANE_DEVICE bool finish(const struct llane_all_reduce_args &args, uint32_t op,
+                             const struct ahead<S> &)
     {
         const struct plan plan = plan_of<S>(args, op);
         struct llane_poll poll = {args.cells, args.words, args.spins_per_look};
@@ -144,9 +174,9 @@ struct llane_two_shot {
 
                 LLANE_UNROLL
                 for (uint32_t r = 0; r < n_ranks; r++) {
-                    if (i < length<S>(plan, args.rank))
+                    if (r != args.rank && i < length<S>(plan, args.rank))
                         S::P::rearm(args.recv[r] + plan.contributions + offset);
-                    if (i < length<S>(plan, r))
+                    if (r != args.rank && i < length<S>(plan, r))
                         S::P::rearm(args.recv[r] + plan.results + offset);
                 }
             }

@@ -333,10 +333,8 @@ static void fill_args(struct setup *s)
         args->spins_per_look = LLANE_SPINS_PER_LOOK;
         args->cells = llane_staging_cells(staging->base);
         args->words = &staging->mapped_device->words;
-        for (uint32_t r = 0; r < LLANE_MAX_RANKS; r++) {
-            uint32_t source = r < n_ranks && r != rank ? r : (rank + 1) % n_ranks;
-            args->recv[r] =
-                llane_staging_slot(staging->base, n_ranks, s->slot_bytes, packet, source);
+        for (uint32_t r = 0; r < n_ranks; r++) {
+            args->recv[r] = llane_staging_slot(staging->base, n_ranks, s->slot_bytes, packet, r);
         }
         for (uint32_t i = 0; i + 1 < n_ranks; i++) {
             uint32_t peer = (rank + 1 + i) % n_ranks;

@@ -10,7 +10,7 @@
 /* An exported allocation is mapped whole by peers; CUDA places small ones inside a 2 MiB block. */
 static const uint64_t GRAIN_BYTES = 2u << 20;
 
-enum { CELLS_BYTES = LLANE_MAX_BLOCKS * sizeof(struct llane_cell) };
+enum { CELLS_BYTES = sizeof(struct llane_cells) };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct llane_staging *graveyard; /* under lock */
@@ -31,9 +31,9 @@ uint64_t llane_staging_bytes(uint32_t n_ranks, const uint64_t slot_bytes[LLANE_N
     return (bytes + GRAIN_BYTES - 1) / GRAIN_BYTES * GRAIN_BYTES;
 }
 
-struct llane_cell *llane_staging_cells(uint8_t *base)
+struct llane_cells *llane_staging_cells(uint8_t *base)
 {
-    return (struct llane_cell *)base;
+    return (struct llane_cells *)base;
 }
 
 uint8_t *llane_staging_probe_area(uint8_t *base, uint32_t source)
@@ -56,8 +56,8 @@ int llane_staging_arm(struct llane_staging *staging, uint32_t n_ranks,
                       const uint64_t slot_bytes[LLANE_N_PACKETS], struct CUstream_st *stream)
 {
     uint8_t *region = llane_staging_slot(staging->base, n_ranks, slot_bytes, LLANE_SENTINEL, 0);
-    int err = llane_gpu_memset_async(region, 0xff, region_bytes(n_ranks, slot_bytes[LLANE_SENTINEL]),
-                                     stream);
+    int err = llane_gpu_memset_async(region, 0xff,
+                                     region_bytes(n_ranks, slot_bytes[LLANE_SENTINEL]), stream);
     return err ? err : llane_gpu_stream_synchronize(stream);
 }
 
@@ -142,14 +142,14 @@ undo_struct:
 static int prepare(struct llane_staging *s, struct CUstream_st *stream)
 {
     static const struct llane_cell first = {.ll_op = 1, .sentinel_op = 1};
-    struct llane_cell cells[LLANE_MAX_BLOCKS];
+    struct llane_cells cells = {0};
     for (int i = 0; i < LLANE_MAX_BLOCKS; i++) {
-        cells[i] = first;
+        cells.cell[i] = first;
     }
     memset(s->mapped, 0, sizeof *s->mapped);
     int err = llane_gpu_memset_async(s->base, 0, s->bytes, stream);
     if (!err) {
-        err = llane_gpu_memcpy_async(s->base, cells, sizeof cells, stream);
+        err = llane_gpu_memcpy_async(s->base, &cells, sizeof cells, stream);
     }
     if (!err) {
         err = llane_gpu_stream_synchronize(stream);
