@@ -79,9 +79,7 @@ struct llane_one_shot {
         const uint32_t n_packets = S::n_packets(args), n_ranks = S::n_ranks(args);
 
         if constexpr (S::P::IS_LL) {
-            const struct llane_range used = {0, n_packets}, none = {0, 0};
-
-            llane_ll_clean(args.recv, n_ranks, args.slot_bytes, op, used, none);
+            llane_ll_clean(args, op, [&](uint32_t, uint32_t packet) { return packet < n_packets; });
         } else {
             for (uint32_t i = llane_grid_thread(); i < n_packets; i += llane_grid_threads()) {
                 LLANE_UNROLL

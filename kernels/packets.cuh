@@ -160,25 +160,17 @@ LLANE_DEVICE bool llane_gather(ADDRESS at, uint32_t missing, uint32_t op,
     return true;
 }
 
-/* Packets [first, first + n) of a slot's generation. */
-struct llane_range {
-    uint32_t first, n;
-};
-
-LLANE_DEVICE bool llane_range_has(const struct llane_range &range, uint32_t packet)
-{
-    return packet - range.first < range.n;
-}
-
 /*
  * Every 32nd operation (16th of its generation) the owner zeroes one stripe of each of its LL slots,
- * in the operation's generation, outside the packets that the operation uses. The stripe walks the
- * whole generation, so that no flag lives until its number comes round again: a flag of a generation
- * of n stripes is written over or zeroed within 32 * n operations. Seldom and wide, not always and
- * narrow: a kernel ends later for it. Grid threads share the packets.
+ * in the operation's generation, outside the packets that the operation uses: is_used(r, packet) says
+ * whether rank r stores this one. The stripe walks the whole generation, so that no flag lives until
+ * its number comes round again: a flag of a generation of n stripes is written over or zeroed within
+ * 32 * n operations. Hence a packet that nobody stores must not be spared. Seldom and wide, not
+ * always and narrow: a kernel ends later for it. Grid threads share the packets.
  */
-LLANE_DEVICE void llane_ll_clean(uint8_t *const *slots, uint32_t n_slots, uint64_t slot_bytes,
-                                 uint32_t op, struct llane_range used, struct llane_range also_used)
+template <class USED>
+LLANE_DEVICE void llane_ll_clean(const struct llane_all_reduce_args &args, uint32_t op,
+                                 USED is_used)
 {
 #ifndef LLANE_MUTATE_NO_STRIPE
     const uint32_t per_stripe = LLANE_STRIPE_BYTES / LLANE_PACKET_BYTES;
@@ -186,19 +178,19 @@ LLANE_DEVICE void llane_ll_clean(uint8_t *const *slots, uint32_t n_slots, uint64
     if ((op >> 1) % 16 != 0)
         return;
 
-    const uint32_t n_stripes = (uint32_t)(slot_bytes / LLANE_STRIPE_BYTES);
+    const uint32_t n_stripes = (uint32_t)(args.slot_bytes / LLANE_STRIPE_BYTES);
     const uint32_t first = (op >> 5) % n_stripes * per_stripe;
-    const uint64_t generation = llane_generation_offset(op, slot_bytes);
+    const uint64_t generation = llane_generation_offset(op, args.slot_bytes);
 
     LLANE_NO_UNROLL
-    for (uint32_t i = llane_grid_thread(); i < n_slots * per_stripe; i += llane_grid_threads()) {
-        const uint32_t packet = first + i % per_stripe;
+    for (uint32_t i = llane_grid_thread(); i < args.n_ranks * per_stripe;
+         i += llane_grid_threads()) {
+        const uint32_t r = i / per_stripe, packet = first + i % per_stripe;
 
         /* Pairs with the source's store two operations later, which cannot begin before this rank's
          * next kernel. */
-        if (!llane_range_has(used, packet) && !llane_range_has(also_used, packet))
-            llane_store16(
-                slots[i / per_stripe] + generation + (uint64_t)packet * LLANE_PACKET_BYTES, 0, 0);
+        if (r != args.rank && !is_used(r, packet))
+            llane_store16(args.recv[r] + generation + (uint64_t)packet * LLANE_PACKET_BYTES, 0, 0);
     }
 #endif
 }

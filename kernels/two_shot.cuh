@@ -161,13 +161,12 @@ struct llane_two_shot {
         const uint32_t n_ranks = S::n_ranks(args);
 
         if constexpr (S::P::IS_LL) {
-            /* One range for all sources. It spares words of a shorter shard that nobody wrote: the
-             * stripe meets them again. */
-            const struct llane_range contributions = {0, length<S>(plan, args.rank)};
-            const struct llane_range results = {
-                (uint32_t)(args.slot_bytes / 2 / LLANE_PACKET_BYTES), plan.n_shard};
+            const uint32_t results = (uint32_t)(args.slot_bytes / 2 / LLANE_PACKET_BYTES);
 
-            llane_ll_clean(args.recv, n_ranks, args.slot_bytes, op, contributions, results);
+            llane_ll_clean(args, op, [&](uint32_t r, uint32_t packet) {
+                return packet < length<S>(plan, args.rank) ||
+                       packet - results < length<S>(plan, r);
+            });
         } else {
             for (uint32_t i = llane_grid_thread(); i < plan.n_shard; i += llane_grid_threads()) {
                 const uint64_t offset = (uint64_t)i * LLANE_PACKET_BYTES;
