@@ -1,21 +1,23 @@
 /*
  * A run of many all-reduce steps over a team's ranks, without a pause between steps, and the check
  * of every byte of every rank's arena afterwards: results exact to the bit (so equal on all ranks),
- * nothing else touched, all cells equal and at the right number.
+ * nothing else touched, all cells equal and at the right numbers.
  */
 #ifndef LLANE_TESTS_KERNEL_RUN_H
 #define LLANE_TESTS_KERNEL_RUN_H
 
-#include "kernel_oracle.h"
 #include "kernel_team.h"
 
-enum { MAX_STEPS = 320, MAX_SHIFT = 9, UNTOUCHED = 0xc3 };
+enum { MAX_STEPS = 320, MAX_SHIFT = 8, UNTOUCHED = 0xc3, ARENA_GRAIN = 64 };
 
 struct step {
     struct launch how;
     bool is_in_place;
-    bool is_spiced;       /* NaNs, infinities, overflow, zeros' signs */
-    uint32_t number;      /* seeds its values and shifts */
+    bool is_spiced;     /* values are awkward: the distance from a plain result says nothing */
+    bool has_own_grids; /* every rank launches another grid */
+    /* Element i of a rank's contribution; NULL: ordinary or, if is_spiced, awkward values. */
+    uint64_t (*values)(const struct step *s, uint32_t n_ranks, uint32_t rank, uint64_t i);
+    uint32_t number;      /* seeds its values, shifts and own grids */
     size_t in_at, out_at; /* in the arena, before the rank's shift */
 };
 
@@ -24,7 +26,9 @@ struct run {
     uint32_t seed;
     uint32_t n_steps;
     uint32_t times; /* each rank issues all steps this many times */
-    size_t used;    /* of the arena */
+    uint32_t
+        max_pause_us; /* > 0: ranks pause between steps, up to this long, each in its own way */
+    size_t used;      /* of the arena */
     struct step steps[MAX_STEPS];
 };
 
@@ -37,59 +41,83 @@ static uint64_t mix(uint64_t a, uint64_t b)
     return x ^ x >> 32;
 }
 
-static uint32_t flag_after(uint32_t flag)
+static uint32_t op_after(uint32_t op)
 {
-    return flag == UINT32_MAX ? 2 : flag + 1;
+    return op == UINT32_MAX ? 2 : op + 1;
+}
+
+/* Varying on purpose: cells must not depend on the grid. Small, so that all ranks' blocks fit on one
+ * GPU together. */
+static void choose_grid(struct launch *how, uint64_t dice)
+{
+    static const uint32_t blocks[] = {1, 2, 1, 3, 1, 4};
+    static const uint32_t threads[] = {LLANE_MIN_THREADS, 96, LLANE_MIN_THREADS, LLANE_MIN_THREADS,
+                                       128};
+
+    how->n_blocks = blocks[dice % 6];
+    how->n_threads = threads[dice / 6 % 5];
 }
 
 static const struct format *step_format(const struct step *s)
 {
-    return format_of((enum llane_type)((s->how.kernel - LLANE_KERNEL_ONE_SHOT_LL) % LLANE_N_TYPES));
+    return format_of(s->how.type);
 }
 
-/* Element i of a rank's contribution. */
 static uint64_t input_bits(const struct run *run, const struct step *s, uint32_t rank, uint64_t i)
 {
-    const uint64_t h = mix(mix(run->seed, s->number), mix(rank, i));
-    /* Four neighbours at a time, so that whole words are of one kind. */
-    const bool is_chosen = rank == i / 4 % run->team->n_ranks;
+    const uint32_t n_ranks = run->team->n_ranks;
+    uint64_t h;
 
+    if (s->values)
+        return s->values(s, n_ranks, rank, i);
+    h = mix(mix(run->seed, s->number), mix(rank, i));
+    /* Four neighbours at a time, so that whole words are of one kind. */
     if (s->is_spiced)
         return oracle_spiced_bits(step_format(s), h, mix(s->number, i / 4) % ORACLE_N_SPICES,
-                                  is_chosen);
+                                  rank == i / 4 % n_ranks);
     return oracle_plain_bits(step_format(s), h);
 }
 
-/* Local alignment: an element's size times 0..8, another one on every rank. */
+/*
+ * Local alignment: another one on every rank. For about half of the ranks both buffers are aligned to
+ * packets, so that with a count to suit these ranks go the plain way and the others do not.
+ */
+static size_t shift_of(const struct step *s, uint32_t rank, uint32_t buffer)
+{
+    const uint64_t dice = mix(s->number, rank);
+
+    return dice % 2 ? 0 : mix(dice, buffer) % (MAX_SHIFT + 1) * step_format(s)->bytes;
+}
+
 static size_t in_at(const struct step *s, uint32_t rank)
 {
-    return s->in_at + mix(s->number, rank) % MAX_SHIFT * step_format(s)->bytes;
+    return s->in_at + shift_of(s, rank, 0);
 }
 
 static size_t out_at(const struct step *s, uint32_t rank)
 {
-    if (s->is_in_place)
-        return in_at(s, rank);
-    return s->out_at + mix(s->number, 100 + rank) % MAX_SHIFT * step_format(s)->bytes;
+    return s->is_in_place ? in_at(s, rank) : s->out_at + shift_of(s, rank, 1);
 }
 
 /* Gives every step its place. A step that does not fit is a mistake in the test. */
 static void run_lay_out(struct run *run)
 {
-    size_t at = 64;
+    size_t at = ARENA_GRAIN;
 
     for (uint32_t k = 0; k < run->n_steps; k++) {
         struct step *s = &run->steps[k];
-        const size_t bytes = (s->how.count + MAX_SHIFT) * step_format(s)->bytes;
+        const size_t bytes =
+            divide_up((s->how.count + MAX_SHIFT + 1) * step_format(s)->bytes, ARENA_GRAIN) *
+            ARENA_GRAIN;
 
         s->number = k;
         s->in_at = at;
-        at += (bytes + 31) / 16 * 16;
+        at += bytes;
         s->out_at = at;
         if (!s->is_in_place)
-            at += (bytes + 31) / 16 * 16;
+            at += bytes;
     }
-    run->used = at + 64;
+    run->used = at + ARENA_GRAIN;
     if (run->used > ARENA_BYTES) {
         fprintf(stderr, "the run needs %zu bytes of arena\n", run->used);
         _exit(1);
@@ -121,8 +149,13 @@ static void member_issue_steps(struct member *m, const struct run *run)
 {
     for (uint32_t k = 0; k < run->n_steps; k++) {
         const struct step *s = &run->steps[k];
+        struct launch how = s->how;
 
-        member_launch(m, m->stream, &s->how, m->arena + in_at(s, m->rank),
+        if (s->has_own_grids)
+            choose_grid(&how, mix(mix(run->seed, k), m->rank));
+        if (run->max_pause_us)
+            usleep((useconds_t)(mix(mix(m->rank, run->seed), k) % run->max_pause_us));
+        member_launch(m, m->stream, &how, m->arena + in_at(s, m->rank),
                       m->arena + out_at(s, m->rank));
     }
 }
@@ -165,18 +198,20 @@ static void member_fetch(struct member *m, void *arg)
 {
     (void)arg;
     MUST(llane_gpu_memcpy_async(m->image, m->arena, ARENA_BYTES, m->stream));
-    MUST(llane_gpu_memcpy_async(m->seen, m->cells, LLANE_MAX_BLOCKS * sizeof(struct llane_cell),
-                                m->stream));
+    MUST(llane_gpu_memcpy_async(m->seen, m->cells, sizeof(struct llane_cells), m->stream));
     MUST(llane_gpu_stream_synchronize(m->stream));
 }
 
-/* What a rank's arena must be after the run. */
-static uint8_t *image_expected(const struct run *run, uint32_t rank)
+/* What the ranks' arenas must be after the run. */
+static void images_expect(const struct run *run, uint8_t **images)
 {
-    uint8_t *image = malloc(run->used);
+    const uint32_t n_ranks = run->team->n_ranks;
 
-    MUST(!image);
-    image_fill(run, rank, image);
+    for (uint32_t r = 0; r < n_ranks; r++) {
+        images[r] = malloc(run->used);
+        MUST(!images[r]);
+        image_fill(run, r, images[r]);
+    }
     for (uint32_t k = 0; k < run->n_steps; k++) {
         const struct step *s = &run->steps[k];
         const struct format *f = step_format(s);
@@ -185,16 +220,16 @@ static uint8_t *image_expected(const struct run *run, uint32_t rank)
             uint64_t bits[LLANE_MAX_RANKS], result;
             double distance;
 
-            for (uint32_t r = 0; r < run->team->n_ranks; r++)
+            for (uint32_t r = 0; r < n_ranks; r++)
                 bits[r] = input_bits(run, s, r, i);
-            result = oracle_reduce(f, s->how.op, bits, run->team->n_ranks, &distance);
+            result = oracle_reduce(f, s->how.op, bits, n_ranks, &distance);
             if (!s->is_spiced && distance > 1)
                 fail_msg("step %u element %llu: the result is %g roundings off", k,
                          (unsigned long long)i, distance);
-            oracle_store(f, image + out_at(s, rank) + i * f->bytes, result);
+            for (uint32_t r = 0; r < n_ranks; r++)
+                oracle_store(f, images[r] + out_at(s, r) + i * f->bytes, result);
         }
     }
-    return image;
 }
 
 static void run_fail(const struct run *run, uint32_t rank, size_t at, const uint8_t *expected)
@@ -207,39 +242,84 @@ static void run_fail(const struct run *run, uint32_t rank, size_t at, const uint
     if (!s)
         fail_msg("rank %u of %u: byte %zu before the first step was written", rank,
                  run->team->n_ranks, at);
-    fail_msg("rank %u of %u, step %u of %u: kernel %d, op %d, %llu elements, %u x %u threads%s: "
+    fail_msg("rank %u of %u, step %u of %u: %s, %s, %s, op %d, %llu elements, %u x %u threads%s: "
              "byte %zu of the output is %02x, not %02x",
-             rank, run->team->n_ranks, s->number, run->n_steps, s->how.kernel, s->how.op,
+             rank, run->team->n_ranks, s->number, run->n_steps, step_format(s)->name,
+             s->how.algorithm == LLANE_ONE_SHOT ? "one-shot" : "two-shot",
+             s->how.packet == LLANE_LL ? "LL" : "sentinel", s->how.op,
              (unsigned long long)s->how.count, s->how.n_blocks, s->how.n_threads,
              s->is_in_place ? ", in place" : "", at - out_at(s, rank), got[at], expected[at]);
 }
 
-/* first_op: the number that the run's first operation had. */
-static void run_check(const struct run *run, uint32_t first_op)
+static void cells_check(const struct member *m, const uint32_t *next_op)
 {
-    uint32_t next_op = first_op;
+    for (int c = 0; c < LLANE_MAX_BLOCKS; c++) {
+        assert_int_equal(m->seen->cell[c].ll_op, next_op[LLANE_LL]);
+        assert_int_equal(m->seen->cell[c].sentinel_op, next_op[LLANE_SENTINEL]);
+        assert_int_equal(m->seen->cell[c].busy, 0);
+    }
+    assert_int_equal(m->seen->dead, LLANE_DEAD_NOT);
+    assert_int_equal(m->words->dead, LLANE_DEAD_NOT);
+}
 
-    for (uint32_t k = 0; k < run->n_steps * run->times; k++)
-        next_op = flag_after(next_op);
-    for (uint32_t r = 0; r < run->team->n_ranks; r++) {
-        const struct member *m = &run->team->members[r];
-        uint8_t *expected = image_expected(run, r);
+static void run_check(const struct run *run)
+{
+    struct team *team = run->team;
+    uint8_t *expected[LLANE_MAX_RANKS];
 
+    for (uint32_t k = 0; k < run->n_steps * run->times; k++) {
+        uint32_t *next_op = &team->next_op[run->steps[k % run->n_steps].how.packet];
+
+        *next_op = op_after(*next_op);
+    }
+    images_expect(run, expected);
+    for (uint32_t r = 0; r < team->n_ranks; r++) {
         for (size_t at = 0; at < run->used; at++)
-            if (m->image[at] != expected[at])
-                run_fail(run, r, at, expected);
-        free(expected);
-        for (int c = 0; c < LLANE_MAX_BLOCKS; c++) {
-            assert_int_equal(m->seen[c].ll_op, next_op);
-            assert_int_equal(m->seen[c].busy, 0);
-            assert_int_equal(m->seen[c].dead, LLANE_DEAD_NOT);
-        }
-        assert_int_equal(m->words->dead, LLANE_DEAD_NOT);
+            if (team->members[r].image[at] != expected[r][at])
+                run_fail(run, r, at, expected[r]);
+        free(expected[r]);
+        cells_check(&team->members[r], team->next_op);
     }
 }
 
-/* The whole of it. Returns the number that the next operation will have. */
-static uint32_t run_all(struct run *run, bool by_graph, uint32_t first_op)
+/* A generation of what `source` writes at m, into m->image. */
+static uint32_t *member_fetch_slot(struct member *m, enum llane_packet packet, uint32_t source,
+                                   uint32_t generation)
+{
+    const uint64_t bytes = m->team->slot_bytes[packet];
+
+    MUST(llane_gpu_device_set(m->device));
+    MUST(llane_gpu_memcpy_async(m->image,
+                                team_slot(m->team, packet, m->rank, source) + generation * bytes,
+                                bytes, m->stream));
+    MUST(llane_gpu_stream_synchronize(m->stream));
+    return (uint32_t *)(void *)m->image;
+}
+
+/* Calls check for all slots of a family that are in use, one generation at a time. */
+static void team_check_slots(struct team *team, enum llane_packet packet,
+                             void (*check)(const struct team *team, uint32_t generation,
+                                           const uint32_t *words, uint64_t n_words))
+{
+    for (uint32_t r = 0; r < team->n_ranks; r++)
+        for (uint32_t source = 0; source < team->n_ranks; source++)
+            for (uint32_t g = 0; g < 2 && source != r; g++)
+                check(team, g, member_fetch_slot(&team->members[r], packet, source, g),
+                      team->slot_bytes[packet] / sizeof(uint32_t));
+}
+
+/* Between operations all of a sentinel slot waits. */
+static void slot_check_armed(const struct team *team, uint32_t generation, const uint32_t *words,
+                             uint64_t n_words)
+{
+    for (uint64_t w = 0; w < n_words; w++)
+        if (words[w] != UINT32_MAX)
+            fail_msg("word %llu of generation %u of a sentinel slot of %u ranks is %08x",
+                     (unsigned long long)w, generation, team->n_ranks, words[w]);
+}
+
+/* The whole of it. Inputs stay what they are: with times > 1, nothing may be in place. */
+static void run_all(struct run *run, bool by_graph)
 {
     run_lay_out(run);
     team_do(run->team, member_load, run);
@@ -251,8 +331,8 @@ static uint32_t run_all(struct run *run, bool by_graph, uint32_t first_op)
         team_do(run->team, member_issue, run);
     }
     team_do(run->team, member_fetch, NULL);
-    run_check(run, first_op);
-    return run->team->members[0].seen[0].ll_op;
+    run_check(run);
+    team_check_slots(run->team, LLANE_SENTINEL, slot_check_armed);
 }
 
 #endif

@@ -19,9 +19,10 @@
 #include <unistd.h>
 
 #include "gpu.h"
+#include "kernel_oracle.h"
 #include "table.h"
 
-enum { ARENA_BYTES = 3 << 20, SPINS_PER_LOOK = 200, WATCHDOG_SECONDS = 50 };
+enum { ARENA_BYTES = 6 << 20, SPINS_PER_LOOK = 200, WATCHDOG_SECONDS = 150 };
 
 #define MUST(call)                                                                                 \
     do {                                                                                           \
@@ -38,18 +39,19 @@ struct member {
     int device;
     struct CUstream_st *stream, *side_stream;
     struct CUgraphExec_st *graph;
-    uint8_t *slots; /* n_ranks slots of two generations */
-    struct llane_cell *cells;
+    uint8_t *slots[LLANE_N_PACKETS]; /* of each family n_ranks slots of two generations */
+    struct llane_cells *cells;
     uint8_t *arena;
-    uint8_t *image;          /* pinned: what goes into the arena and comes out of it */
-    struct llane_cell *seen; /* pinned copy of the cells */
+    uint8_t *image;           /* pinned: what goes into the arena and comes out of it */
+    struct llane_cells *seen; /* pinned copy of the cells */
     struct llane_lane_words *words, *device_words;
     uint32_t *probe_result, *device_probe_result;
 };
 
 struct team {
     uint32_t n_ranks;
-    uint64_t slot_bytes;
+    uint64_t slot_bytes[LLANE_N_PACKETS];
+    uint32_t next_op[LLANE_N_PACKETS]; /* the number that each family's next operation has */
     void (*work)(struct member *member, void *arg);
     void *arg;
     struct member members[LLANE_MAX_RANKS];
@@ -95,11 +97,23 @@ static void team_do(struct team *team, void (*work)(struct member *, void *), vo
         MUST(pthread_join(team->members[r].thread, NULL));
 }
 
+static void load_kernels(void)
+{
+    uint32_t blocks_per_sm;
+
+    for (int k = 0; k < LLANE_N_KERNELS; k++)
+        MUST(llane_gpu_kernel_load(llane_kernel_table[k], LLANE_MIN_THREADS, &blocks_per_sm));
+    for (int k = 0; k < LLANE_N_TYPES * LLANE_N_ALGORITHMS * LLANE_N_PACKETS; k++) {
+        const void *kernel = (&llane_all_reduce_table[0][0][0])[k];
+
+        if (kernel)
+            MUST(llane_gpu_kernel_load(kernel, LLANE_MIN_THREADS, &blocks_per_sm));
+    }
+}
+
 static void member_create(struct member *m, void *arg)
 {
-    const size_t slots_bytes = m->team->n_ranks * 2 * m->team->slot_bytes;
     int n_devices = 0;
-    uint32_t blocks_per_sm;
     void *p, *device_p;
 
     (void)arg;
@@ -107,19 +121,23 @@ static void member_create(struct member *m, void *arg)
     for (int d = 0; d < n_devices && d < (int)m->team->n_ranks; d++)
         if (d != m->device)
             MUST(llane_gpu_peer_enable(d));
-    for (int k = 0; k < LLANE_N_KERNELS; k++)
-        MUST(llane_gpu_kernel_load(llane_kernel_table[k], 64, &blocks_per_sm));
+    load_kernels();
     MUST(llane_gpu_stream_create(&m->stream));
     MUST(llane_gpu_stream_create(&m->side_stream));
-    MUST(llane_gpu_malloc(slots_bytes, &p));
-    m->slots = p;
-    MUST(llane_gpu_malloc(LLANE_MAX_BLOCKS * sizeof(struct llane_cell), &p));
+    for (int packet = 0; packet < LLANE_N_PACKETS; packet++) {
+        const size_t slots_bytes = m->team->n_ranks * 2 * m->team->slot_bytes[packet];
+
+        MUST(llane_gpu_malloc(slots_bytes, &p));
+        m->slots[packet] = p;
+        MUST(llane_gpu_memset_async(p, packet == LLANE_LL ? 0 : 0xff, slots_bytes, m->stream));
+    }
+    MUST(llane_gpu_malloc(sizeof(struct llane_cells), &p));
     m->cells = p;
     MUST(llane_gpu_malloc(ARENA_BYTES, &p));
     m->arena = p;
     MUST(llane_gpu_host_alloc(ARENA_BYTES, &p, &device_p));
     m->image = p;
-    MUST(llane_gpu_host_alloc(LLANE_MAX_BLOCKS * sizeof(struct llane_cell), &p, &device_p));
+    MUST(llane_gpu_host_alloc(sizeof(struct llane_cells), &p, &device_p));
     m->seen = p;
     MUST(llane_gpu_host_alloc(sizeof(struct llane_lane_words), &p, &device_p));
     m->words = p;
@@ -127,23 +145,49 @@ static void member_create(struct member *m, void *arg)
     MUST(llane_gpu_host_alloc(LLANE_MAX_RANKS * sizeof(uint32_t), &p, &device_p));
     m->probe_result = p;
     m->device_probe_result = device_p;
-    MUST(llane_gpu_memset_async(m->slots, 0, slots_bytes, m->stream));
     MUST(llane_gpu_stream_synchronize(m->stream));
 }
 
-/* Sets the lane's counters, as if operation ll_op - 1 had just ended. */
 static void member_preset(struct member *m, void *arg)
 {
-    const uint32_t ll_op = *(const uint32_t *)arg;
+    const uint32_t *next_op = m->team->next_op;
 
+    (void)arg;
+    memset(m->seen, 0, sizeof(*m->seen));
     for (int c = 0; c < LLANE_MAX_BLOCKS; c++)
-        m->seen[c] = (struct llane_cell){ll_op, 1, 0, LLANE_DEAD_NOT};
-    MUST(llane_gpu_memcpy_async(m->cells, m->seen, LLANE_MAX_BLOCKS * sizeof(struct llane_cell),
-                                m->stream));
+        m->seen->cell[c] =
+            (struct llane_cell){.ll_op = next_op[LLANE_LL], .sentinel_op = next_op[LLANE_SENTINEL]};
+    MUST(llane_gpu_memcpy_async(m->cells, m->seen, sizeof(struct llane_cells), m->stream));
     MUST(llane_gpu_stream_synchronize(m->stream));
 }
 
-static struct team *team_create(uint32_t n_ranks, uint64_t slot_bytes, uint32_t first_op)
+/* Sets the lane's counters, as if the operations before these had just ended. */
+static void team_preset(struct team *team, uint32_t ll_op, uint32_t sentinel_op)
+{
+    team->next_op[LLANE_LL] = ll_op;
+    team->next_op[LLANE_SENTINEL] = sentinel_op;
+    team_do(team, member_preset, NULL);
+}
+
+static uint64_t divide_up(uint64_t a, uint64_t b)
+{
+    return (a + b - 1) / b;
+}
+
+/* Bytes of a slot's generation, so that messages of max_bytes fit, whatever the algorithm. */
+static uint64_t slot_bytes_for(uint64_t max_bytes, uint32_t n_ranks, enum llane_packet packet)
+{
+    const uint64_t payload = packet == LLANE_LL ? LLANE_LL_PAYLOAD : LLANE_PACKET_BYTES;
+    const uint64_t n_packets = divide_up(max_bytes, payload);
+    const uint64_t n_shard = divide_up(n_packets, n_ranks);
+    const uint64_t n = n_packets > 2 * n_shard ? n_packets : 2 * n_shard;
+
+    return divide_up(n * LLANE_PACKET_BYTES, 2 * (uint64_t)LLANE_STRIPE_BYTES) * 2 *
+           LLANE_STRIPE_BYTES;
+}
+
+/* A lane, ready for its first operation, for messages of up to max_bytes. */
+static struct team *team_create(uint32_t n_ranks, uint64_t max_bytes)
 {
     struct team *team = calloc(1, sizeof(*team));
     int n_devices = 0;
@@ -152,12 +196,13 @@ static struct team *team_create(uint32_t n_ranks, uint64_t slot_bytes, uint32_t 
     MUST(llane_gpu_device_count(&n_devices));
     MUST(n_devices == 0);
     team->n_ranks = n_ranks;
-    team->slot_bytes = slot_bytes;
+    for (int p = 0; p < LLANE_N_PACKETS; p++)
+        team->slot_bytes[p] = slot_bytes_for(max_bytes, n_ranks, (enum llane_packet)p);
     for (uint32_t r = 0; r < n_ranks; r++)
         team->members[r] =
             (struct member){.team = team, .rank = r, .device = (int)(r % (uint32_t)n_devices)};
     team_do(team, member_create, NULL);
-    team_do(team, member_preset, &first_op);
+    team_preset(team, 1, 1);
     return team;
 }
 
@@ -166,7 +211,8 @@ static void member_destroy(struct member *m, void *arg)
     (void)arg;
     MUST(llane_gpu_stream_destroy(m->stream));
     MUST(llane_gpu_stream_destroy(m->side_stream));
-    MUST(llane_gpu_free(m->slots));
+    for (int packet = 0; packet < LLANE_N_PACKETS; packet++)
+        MUST(llane_gpu_free(m->slots[packet]));
     MUST(llane_gpu_free(m->cells));
     MUST(llane_gpu_free(m->arena));
 }
@@ -178,35 +224,52 @@ static void team_destroy(struct team *team)
 }
 
 /* Where rank `source` writes at rank `owner`. */
-static uint8_t *team_slot(const struct team *team, uint32_t owner, uint32_t source)
+static uint8_t *team_slot(const struct team *team, enum llane_packet packet, uint32_t owner,
+                          uint32_t source)
 {
-    return team->members[owner].slots + source * 2 * team->slot_bytes;
+    return team->members[owner].slots[packet] + source * 2 * team->slot_bytes[packet];
 }
 
 struct launch {
-    enum llane_kernel kernel;
+    enum llane_type type;
+    enum llane_algorithm algorithm;
+    enum llane_packet packet;
     enum llane_kernel_op op;
     uint64_t count;
     uint32_t n_blocks, n_threads;
 };
 
+/* Says itself how a rank may go about its own buffers, as plugin/lane.c does. */
+static uint32_t launch_flags(const struct launch *how, uint64_t bytes, uint32_t n_ranks,
+                             const uint8_t *in, const uint8_t *out)
+{
+    const uint64_t grain = LLANE_PACKET_BYTES * (how->algorithm == LLANE_TWO_SHOT ? n_ranks : 1);
+
+    return (uintptr_t)in % LLANE_PACKET_BYTES == 0 && (uintptr_t)out % LLANE_PACKET_BYTES == 0 &&
+                   bytes % grain == 0
+               ? LLANE_FLAG_PLAIN
+               : 0;
+}
+
 static void member_launch(struct member *m, struct CUstream_st *stream, const struct launch *how,
                           const uint8_t *in, uint8_t *out)
 {
-    struct llane_one_shot_args args = {
+    const uint32_t n_ranks = m->team->n_ranks;
+    struct llane_all_reduce_args args = {
         .in = in,
         .out = out,
         .count = how->count,
-        .slot_bytes = m->team->slot_bytes,
+        .slot_bytes = m->team->slot_bytes[how->packet],
         .rank = m->rank,
-        .n_ranks = m->team->n_ranks,
+        .n_ranks = n_ranks,
         .op = how->op,
+        .flags = launch_flags(how, how->count * format_of(how->type)->bytes, n_ranks, in, out),
         .spins_per_look = SPINS_PER_LOOK,
         .cells = m->cells,
         .words = m->device_words,
     };
     struct llane_gpu_launch launch = {
-        .kernel = llane_kernel_table[how->kernel],
+        .kernel = llane_all_reduce_table[how->type][how->algorithm][how->packet],
         .args = &args,
         .args_bytes = sizeof(args),
         .n_blocks = how->n_blocks,
@@ -214,12 +277,11 @@ static void member_launch(struct member *m, struct CUstream_st *stream, const st
         .stream = stream,
     };
 
-    for (uint32_t r = 0; r < m->team->n_ranks; r++) {
-        if (r == m->rank)
-            continue;
-        args.send[r] = team_slot(m->team, r, m->rank);
-        args.recv[r] = team_slot(m->team, m->rank, r);
-    }
+    for (uint32_t s = 0; s + 1 < n_ranks; s++)
+        args.send[s] = team_slot(m->team, how->packet, (m->rank + 1 + s) % n_ranks, m->rank);
+    for (uint32_t r = 0; r < LLANE_MAX_RANKS; r++)
+        args.recv[r] = team_slot(m->team, how->packet, m->rank,
+                                 r < n_ranks && r != m->rank ? r : (m->rank + 1) % n_ranks);
     MUST(llane_gpu_launch(&launch));
 }
 
