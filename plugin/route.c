@@ -3,7 +3,7 @@
 /*
  * Which algorithm and packets carry a message, by rank count: the one table. A row holds up to
  * n_ranks ranks; sizes are the largest message, in bytes, of the row's choice, measured by
- * `llane bench` (docs/tuning.md): LL one-shot, sentinel one-shot, beyond that sentinel two-shot; for
+ * `llane bench` on one H200 (docs/tuning.md): LL one-shot, sentinel one-shot, beyond that sentinel two-shot; for
  * integers LL one-shot, beyond that LL two-shot.
  */
 static const struct row {
@@ -11,13 +11,13 @@ static const struct row {
     uint64_t ll_one_shot, sentinel_one_shot, integer_one_shot;
     uint32_t n_threads; /* of a block, while blocks are few */
 } rows[] = {
-    {2, 2 << 10, 1 << 20, 256 << 10, 256},
-    {4, 1 << 10, 256 << 10, 64 << 10, 128},
-    {8, 16 << 10, 64 << 10, 64 << 10, 128},
-    {LLANE_MAX_RANKS, 16 << 10, 32 << 10, 32 << 10, 128},
+    {2, 4 << 10, 1 << 20, 512 << 10, 256},
+    {4, 1 << 10, 256 << 10, 128 << 10, 128},
+    {8, 0, 64 << 10, 32 << 10, 128},
+    {LLANE_MAX_RANKS, 0, 32 << 10, 16 << 10, 128},
 };
 
-enum { BLOCKS_WIDE = 32, THREADS_WIDE = 256, THREADS_WIDEST = 512 };
+enum { BLOCKS_WIDE = 32, THREADS_WIDE = 256 };
 
 const char *llane_route_text(enum llane_route route)
 {
@@ -117,6 +117,14 @@ static void choose_kernel(const struct llane_route_limits *limits, uint64_t byte
                                           : LLANE_TWO_SHOT;
 }
 
+/* Blocks of n_threads that may run at once. */
+static uint32_t most_blocks(const struct llane_route_limits *limits, uint32_t n_threads)
+{
+    uint32_t fit = limits->max_threads / n_threads;
+    uint32_t most = fit < limits->max_blocks ? fit : limits->max_blocks;
+    return most ? most : 1;
+}
+
 /* A packet a thread as long as blocks last: first more blocks, then wider ones. */
 static void choose_width(const struct llane_route_limits *limits, uint64_t bytes,
                          struct llane_plan *plan)
@@ -128,23 +136,16 @@ static void choose_width(const struct llane_route_limits *limits, uint64_t bytes
     uint32_t threads = row_of(limits->n_ranks)->n_threads;
     if (packets <= LLANE_MIN_THREADS) {
         threads = LLANE_MIN_THREADS;
-    } else if (packets > (uint64_t)LLANE_MAX_BLOCKS * THREADS_WIDE) {
-        threads = THREADS_WIDEST;
     } else if (packets > (uint64_t)BLOCKS_WIDE * threads) {
         threads = THREADS_WIDE;
     }
-    /* Few blocks allowed: make them count. */
-    while (threads < THREADS_WIDEST && packets > (uint64_t)limits->max_blocks * threads) {
+    while (threads < LLANE_MAX_THREADS && packets > (uint64_t)limits->max_blocks * threads) {
         threads *= 2;
     }
-    uint64_t blocks = divide_up(packets, threads);
     plan->n_threads = limits->n_threads ? limits->n_threads : threads;
-    plan->n_blocks = limits->n_blocks
-                         ? limits->n_blocks
-                         : (uint32_t)(blocks < limits->max_blocks ? blocks : limits->max_blocks);
-    if (plan->n_blocks > limits->max_blocks) {
-        plan->n_blocks = limits->max_blocks;
-    }
+    uint64_t blocks = limits->n_blocks ? limits->n_blocks : divide_up(packets, plan->n_threads);
+    uint32_t most = most_blocks(limits, plan->n_threads);
+    plan->n_blocks = blocks < most ? (uint32_t)blocks : most;
 }
 
 static enum llane_kernel_op op_of(ncclRedOp_t op)

@@ -289,24 +289,27 @@ static uint32_t ranks_on_gpu_of(const struct setup *s, int rank)
  * The widest launch: blocks of all ranks that share a GPU have to be on it at once, since they wait
  * for each other. From exchanged numbers alone, so equal on all ranks.
  */
-static enum llane_inactive_reason agree_on_blocks(struct setup *s)
+static enum llane_inactive_reason agree_on_width(struct setup *s)
 {
-    uint32_t max_blocks = LLANE_MAX_BLOCKS;
+    struct llane_route_limits *limits = &s->lane->limits;
+    limits->max_blocks = LLANE_MAX_BLOCKS;
+    limits->max_threads = LLANE_MAX_BLOCKS * LLANE_MAX_THREADS;
     for (int r = 0; r < s->comm->n_ranks; r++) {
         uint32_t sms = s->identity[r].gpu.n_sms > 0 ? (uint32_t)s->identity[r].gpu.n_sms : 0;
-        uint64_t fit = (uint64_t)sms * s->resources[r].blocks_per_sm / ranks_on_gpu_of(s, r);
+        uint64_t fit = (uint64_t)sms * s->resources[r].blocks_per_sm * LLANE_MAX_THREADS /
+                       ranks_on_gpu_of(s, r);
         uint32_t ctas =
-            s->identity[r].max_ctas > 0 ? (uint32_t)s->identity[r].max_ctas : max_blocks;
-        max_blocks = fit < max_blocks ? (uint32_t)fit : max_blocks;
-        max_blocks = ctas < max_blocks ? ctas : max_blocks;
+            s->identity[r].max_ctas > 0 ? (uint32_t)s->identity[r].max_ctas : LLANE_MAX_BLOCKS;
+        limits->max_threads = fit < limits->max_threads ? (uint32_t)fit : limits->max_threads;
+        limits->max_blocks = ctas < limits->max_blocks ? ctas : limits->max_blocks;
     }
-    s->lane->limits.max_blocks = max_blocks;
-    return max_blocks ? LLANE_INACTIVE_NONE : LLANE_INACTIVE_NO_BLOCKS;
+    return limits->max_threads >= LLANE_MAX_THREADS ? LLANE_INACTIVE_NONE
+                                                    : LLANE_INACTIVE_NO_BLOCKS;
 }
 
 static enum llane_inactive_reason map_peers(struct setup *s)
 {
-    enum llane_inactive_reason reason = agree_on_blocks(s);
+    enum llane_inactive_reason reason = agree_on_width(s);
     for (int r = 0; r < s->comm->n_ranks && !reason; r++) {
         if (r == s->comm->rank) {
             s->bases[r] = s->lane->staging->base;
