@@ -86,10 +86,6 @@ LLANE_DEVICE void llane_cells_leave(const struct llane_visit *visit, struct llan
         llane_lane_kill(cells, words, LLANE_DEAD_OVERLAP);
         return;
     }
-#ifdef LLANE_MUTATE_OWN_CELL
-    if (visit->mine != &cells->cell[llane_block_id()])
-        return;
-#endif
     const struct llane_cell next = {next_ll_op, next_sentinel_op, 0, 0};
 
     llane_store_cell(visit->mine, next);

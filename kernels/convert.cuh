@@ -230,11 +230,7 @@ struct llane_float32 : llane_floating<uint32_t, float> {
 
     LLANE_DEVICE uint32_t narrow(float x)
     {
-#ifdef LLANE_MUTATE_RAW_NAN
-        return llane_float_bits(x);
-#else
         return x != x ? 0x7fffffffu : llane_float_bits(x);
-#endif
     }
 };
 

@@ -20,20 +20,12 @@
  * keeps generations taking turns across the wrap. */
 LLANE_DEVICE uint32_t llane_next_op(uint32_t op)
 {
-#ifdef LLANE_MUTATE_SKIP_ONE
-    return op == 0xffffffffu ? 1 : op + 1;
-#else
     return op == 0xffffffffu ? 2 : op + 1;
-#endif
 }
 
 LLANE_DEVICE uint64_t llane_generation_offset(uint32_t op, uint64_t slot_bytes)
 {
-#ifdef LLANE_MUTATE_ONE_GENERATION
-    return 0 * op * slot_bytes;
-#else
     return (op & 1) * slot_bytes;
-#endif
 }
 
 /* Each family: W, the payload's 8-byte words; op_of, the family's number in a cell;
@@ -62,14 +54,7 @@ template <class T> struct llane_ll {
     LLANE_DEVICE bool
     is_here(uint64_t low, uint64_t high, uint32_t op)
     {
-#if defined(LLANE_MUTATE_HALF_FLAG)
-        return (uint32_t)(low >> 32) == op;
-#elif defined(LLANE_MUTATE_ANY_FLAG)
-        (void)op;
-        return (low >> 32) != 0 && (high >> 32) != 0;
-#else
         return (uint32_t)(low >> 32) == op && (uint32_t)(high >> 32) == op;
-#endif
     }
 
     LLANE_DEVICE void rearm(uint8_t *)
@@ -96,11 +81,7 @@ template <class T> struct llane_sentinel {
     {
         if (sizeof(typename T::bits) == 8)
             return word != ~0ull;
-#ifdef LLANE_MUTATE_HALF_SENTINEL
-        return (uint32_t)word != 0xffffffffu;
-#else
         return (uint32_t)word != 0xffffffffu && (uint32_t)(word >> 32) != 0xffffffffu;
-#endif
     }
 
     LLANE_DEVICE struct llane_payload<2> payload(uint64_t low, uint64_t high) {
@@ -117,11 +98,7 @@ template <class T> struct llane_sentinel {
      * kernel. */
     LLANE_DEVICE void rearm(uint8_t *at)
     {
-#ifndef LLANE_MUTATE_NO_REARM
         llane_store16(at, ~0ull, ~0ull);
-#else
-        (void)at;
-#endif
     }
 };
 
@@ -172,7 +149,6 @@ template <class USED>
 LLANE_DEVICE void llane_ll_clean(const struct llane_all_reduce_args &args, uint32_t op,
                                  USED is_used)
 {
-#ifndef LLANE_MUTATE_NO_STRIPE
     const uint32_t per_stripe = LLANE_STRIPE_BYTES / LLANE_PACKET_BYTES;
 
     if ((op >> 1) % 16 != 0)
@@ -192,7 +168,6 @@ LLANE_DEVICE void llane_ll_clean(const struct llane_all_reduce_args &args, uint3
         if (r != args.rank && !is_used(r, packet))
             llane_store16(args.recv[r] + generation + (uint64_t)packet * LLANE_PACKET_BYTES, 0, 0);
     }
-#endif
 }
 
 #endif

@@ -194,10 +194,10 @@ static void member_drop_graph(struct member *m, void *arg)
     MUST(llane_gpu_graph_destroy(m->graph));
 }
 
-static void member_fetch(struct member *m, void *arg)
+/* bytes of the arena, and the cells */
+static void member_fetch(struct member *m, void *bytes)
 {
-    (void)arg;
-    MUST(llane_gpu_memcpy_async(m->image, m->arena, ARENA_BYTES, m->stream));
+    MUST(llane_gpu_memcpy_async(m->image, m->arena, *(const size_t *)bytes, m->stream));
     MUST(llane_gpu_memcpy_async(m->seen, m->cells, sizeof(struct llane_cells), m->stream));
     MUST(llane_gpu_stream_synchronize(m->stream));
 }
@@ -330,7 +330,7 @@ static void run_all(struct run *run, bool by_graph)
     } else {
         team_do(run->team, member_issue, run);
     }
-    team_do(run->team, member_fetch, NULL);
+    team_do(run->team, member_fetch, &run->used);
     run_check(run);
     team_check_slots(run->team, LLANE_SENTINEL, slot_check_armed);
 }

@@ -1,34 +1,41 @@
 #!/bin/bash
-# Proves that test_kernels catches each way to break the protocol: the kernels are built with one
-# LLANE_MUTATE_* switch at a time, and the test must then fail, or hang and be bitten by its watchdog.
+# Proves that test_kernels catches each way to break the protocol: the float32 kernels are built from
+# a copy with one mistake planted in it, and the tests must then fail, or hang and be bitten by their
+# watchdog. Ends with `mutations: N planted, N caught`.
 set -u
 emu=$LLANE_BUILD/emu
 out=$LLANE_BUILD/mutations
 mkdir -p "$out"
 
-# The switch, and the tests that are there to catch it (what else they catch is not asked).
-mutations="
-NOTHING        *
-HALF_FLAG      kernels__many_operations*
-ANY_FLAG       kernels__many_operations*
-ONE_GENERATION kernels__many_operations*
-SKIP_ONE       kernels__counter_wraps__*
-NO_STRIPE      kernels__counter_wraps_over*
-CLEAN_OWN      kernels__*
-OWN_CELL       kernels__many_operations*
-NO_BUSY        kernels__two_at_once*
-NO_LOOK        kernels__aborted*
-RAW_NAN        kernels__types_ops*
-"
+# Name | tests that are there to catch it, one run each | file | the mistake, in Perl.
+mutations='
+HALF_FLAG | one_shot_ll__* | packets | s/ && \(uint32_t\)\(high >> 32\) == op//
+ANY_FLAG | one_shot_ll__* | packets | s/\(uint32_t\)\(low >> 32\) == op && \(uint32_t\)\(high >> 32\) == op/low >> 32 != 0 \&\& high >> 32 != 0/
+HALF_SENTINEL | one_shot_sentinel__* | packets | s/is_whole\(low\) && is_whole\(high\)/is_whole(low)/
+ONE_GENERATION | one_shot_ll__* one_shot_sentinel__* two_shot_sentinel__* | packets | s/\(op & 1\) \* slot_bytes/0 * op * slot_bytes/
+ONE_COUNTER | one_shot_sentinel__* | packets | s/return cell\.sentinel_op/return cell.ll_op/
+SKIP_ONE | kernels__counters_wrap__* | packets | s/0xffffffffu \? 2 :/0xffffffffu ? 1 :/
+NO_STRIPE | kernels__counter_wraps_over* | packets | s/if \(\(op >> 1\) % 16 != 0\)/if (op != 0)/
+CLEAN_OWN | kernels__stripe_goes_round* | packets | s/ && !is_used\(r, packet\)//
+SPARE_SHORTER | kernels__stripe_goes_round* | two_shot | s/packet - results < length<S>\(plan, r\)/packet - results < plan.n_shard/
+NO_REARM | one_shot_sentinel__* two_shot_sentinel__* | packets | s/llane_store16\(at, ~0ull, ~0ull\);/(void)at;/
+REARM_WHOLE | one_shot_sentinel__* | one_shot | s/(rearm.*?|)(if \(r != args\.rank)(\)\s*S::P::rearm)/$1$2 \&\& i < args.count \/ (S::W * S::T::LANES)$3/s
+REARM_SUMS_ONLY | two_shot_sentinel__* | two_shot | s/if \(r != args\.rank && i < length<S>\(plan, r\)\)/if (false)/
+EARLY_SUM | two_shot_ll__* two_shot_sentinel__* | combine | s/(recv\[base \+ g\] \+ at; \},\s*)others,/$1others & (others - 1),/
+RAW_NAN | kernels__three_kinds* | convert | s/x != x \? 0x7fffffffu : //
+RAW_WORDS | kernels__three_kinds* | reduce | s/if constexpr \(T::IS_FLOAT\)/if constexpr (false)/
+OWN_CELL | one_shot_ll__* | cells | s/(llane_cells_leave\(.*?if \(!visit->mine)/$1 || visit->mine != \&cells->cell[llane_block_id()]/s
+NO_SYNC | one_shot_ll__* | cells | s/!llane_block_or\(!visit->is_whole\)/visit->is_whole/
+NO_BUSY | kernels__two_at_once* | cells | s/if \(visit->mine\)\s*llane_store_system32\(&visit->mine->busy, 1\);/(void)visit;/
+NO_LOOK | kernels__aborted* | cells | s/if \(llane_load_system32\(&poll->words->abort\) == 0\)/if (poll)/
+IGNORE_DEAD | kernels__aborted* | cells | s/llane_load_system32\(&cells->dead\) == LLANE_DEAD_NOT;/true;/
+'
 case ${LLANE_V:-release} in
 asan) sanitize="-fsanitize=address,undefined" ;;
 tsan) sanitize="-fsanitize=thread --param tsan-instrument-func-entry-exit=0" ;;
 *) sanitize="" ;;
 esac
 
-for file in kernels/*.cu; do
-    echo "#include \"$PWD/$file\""
-done >"$out/kernels.cc"
 # shellcheck disable=SC2086
 if ! ${CC:-gcc} -std=gnu11 -O1 -D_GNU_SOURCE= $sanitize -Iplugin -Ikernels -c \
     tests/unit/test_kernels.c -o "$out/test.o"; then
@@ -36,39 +43,57 @@ if ! ${CC:-gcc} -std=gnu11 -O1 -D_GNU_SOURCE= $sanitize -Iplugin -Ikernels -c \
     exit 1
 fi
 
-number=0 planted=0 caught=0
-while read -r mutation tests; do
-    [ -n "$mutation" ] || continue
-    number=$((number + 1))
-    program=$out/test_$mutation
+# FOLDER: a program of the float32 kernels there, and of the other types' as they are.
+build() {
     # shellcheck disable=SC2086
-    if ! ${CXX:-g++} -std=gnu++17 -O1 -w $sanitize -DLLANE_EMU "-DLLANE_MUTATE_$mutation" -Ikernels \
-        -Itests/emu_gpu "$out/kernels.cc" -x none "$out/test.o" -o "$program" -L"$emu" \
-        -lllane-emu -Wl,-rpath,"$emu" -lcmocka -lm -pthread; then
-        echo "not ok $number - $mutation compiles"
+    ${CXX:-g++} -std=gnu++17 -O1 -w $sanitize -DLLANE_EMU -Itests/emu_gpu -x c++ "$1/type_f32.cu" \
+        -x none "$out/test.o" "$LLANE_BUILD/emu/libllane-kernels.a" -o "$1/test" -L"$emu" \
+        -lllane-emu -Wl,-rpath,"$emu" -lcmocka -lm -pthread
+}
+
+# FOLDER TESTS: status and log of a run. Unbroken, each takes a small part of the time it has here.
+run() {
+    CMOCKA_MESSAGE_OUTPUT=STDOUT LLANE_TEST_WATCHDOG=3 "$1/test" "$2" >"$1/log" 2>&1
+}
+
+number=0 planted=0 caught=0
+report() { # ok|"not ok", what, log
+    number=$((number + 1))
+    [ "$1" = ok ] || sed 's/^/# /' "$3"
+    echo "$1 $number - $2"
+}
+
+copy() {
+    rm -rf "$1" && mkdir -p "$1" && cp kernels/*.cuh kernels/table.h kernels/type_f32.cu "$1"
+}
+
+copy "$out/NOTHING" && build "$out/NOTHING"
+for tests in $(cut -s -d'|' -f2 <<<"$mutations" | tr ' ' '\n' | sort -u); do
+    run "$out/NOTHING" "$tests" && result=ok || result="not ok"
+    report "$result" "unbroken kernels pass $tests" "$out/NOTHING/log"
+done
+
+while IFS='|' read -r name all_tests file mistake; do
+    name=${name// /} file=${file// /}
+    [ -n "$name" ] || continue
+    here=$out/$name
+    copy "$here" && perl -0pi -e "$mistake" "$here/$file.cuh"
+    if cmp -s "$here/$file.cuh" "kernels/$file.cuh" || ! build "$here" 2>"$here/log"; then
+        report "not ok" "$name can be planted" "$here/log"
         continue
     fi
-    CMOCKA_MESSAGE_OUTPUT=STDOUT LLANE_TEST_WATCHDOG=$([ "$mutation" = NOTHING ] && echo 60 || echo 4) \
-        "$program" "$tests" >"$out/$mutation.log" 2>&1
-    status=$?
-    if [ "$mutation" = NOTHING ]; then
-        if [ $status -eq 0 ]; then
-            echo "ok $number - unbroken kernels pass"
+    for tests in $all_tests; do
+        planted=$((planted + 1))
+        run "$here" "$tests"
+        status=$?
+        # A failure that the tests found, not one to start.
+        if [ $status -ne 0 ] && grep -qE "^\[  FAILED  \]|^watchdog:" "$here/log"; then
+            caught=$((caught + 1))
+            report ok "$name is caught by $tests" "$here/log"
         else
-            sed 's/^/# /' "$out/$mutation.log"
-            echo "not ok $number - unbroken kernels pass"
+            report "not ok" "$name is caught by $tests (status $status)" "$here/log"
         fi
-        continue
-    fi
-    planted=$((planted + 1))
-    # A failure that the tests found, not one to start.
-    if [ $status -ne 0 ] && grep -qE "^\[  FAILED  \]|^watchdog:" "$out/$mutation.log"; then
-        caught=$((caught + 1))
-        echo "ok $number - $mutation is caught"
-    else
-        sed 's/^/# /' "$out/$mutation.log"
-        echo "not ok $number - $mutation is caught (status $status)"
-    fi
+    done
 done <<<"$mutations"
 echo "1..$number"
 echo "mutations: $planted planted, $caught caught"

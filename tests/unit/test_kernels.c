@@ -2,7 +2,7 @@
 // ALSO: asan
 /*
  * Through plugin/gpu.h and kernels/table.h alone, so it can be linked with gpu_cuda.c as well. Also
- * built with each LLANE_MUTATE_* switch by test_kernel_mutations.sh; then it must fail.
+ * built with kernels that test_kernel_mutations.sh has broken on purpose; then it must fail.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -81,7 +81,7 @@ static void add_counts(struct run *run, int type, int algorithm, int packet, uin
     const uint32_t per_round = per_packet * run->team->n_ranks;
     const uint64_t all_ops[] = {1, per_packet + 1, per_round, 2 * per_round + 3};
     const uint64_t one_op[] = {
-        2,    3,   per_packet - 1, per_packet, per_round - 1, per_round + 1, 33 * per_round, 100,
+        2,    3,   per_packet - 1, per_packet, per_round - 1, 33 * per_round, per_round + 1, 100,
         1024, 4097};
 
     for (int c = 0; c < 4; c++) {
@@ -180,7 +180,7 @@ static void check_all_ways(struct team *team, int type, int op, uint64_t count,
         }
     }
     run_all(run, false);
-    team_do(team, member_fetch, NULL);
+    team_do(team, member_fetch, &run->used);
     for (uint32_t k = 0; k < run->n_steps; k++)
         check_equal_outputs(run, &run->steps[0], &run->steps[k]);
     free(run);
@@ -385,22 +385,43 @@ static void kernels__many_operations_back_to_back__no_slot_reused_too_early(void
 }
 
 /* One kernel again and again: nothing but its own packets to tell operations apart by. */
-static void kernels__one_kernel_back_to_back__no_slot_reused_too_early(void **state)
+static void check_one_kernel(int algorithm, int packet)
+{
+    for (uint32_t n_ranks = 2; n_ranks <= 3; n_ranks++) {
+        struct team *team = team_create(n_ranks, 4 << 10);
+        struct run *run = run_create(team, 1100);
+
+        for (uint32_t k = 0; k < 240; k++)
+            run_add(run, LLANE_TYPE_F32, algorithm, packet, LLANE_OP_SUM,
+                    k % 8 == 0 ? 1000 : 1 + k % 13);
+        run_all(run, false);
+        free(run);
+        team_destroy(team);
+    }
+}
+
+static void one_shot_ll__back_to_back__no_slot_reused_too_early(void **state)
 {
     (void)state;
-    for (int algorithm = 0; algorithm < LLANE_N_ALGORITHMS; algorithm++) {
-        for (int packet = 0; packet < LLANE_N_PACKETS; packet++) {
-            struct team *team = team_create(3, 8 << 10);
-            struct run *run = run_create(team, 1100);
+    check_one_kernel(LLANE_ONE_SHOT, LLANE_LL);
+}
 
-            for (uint32_t k = 0; k < 200; k++)
-                run_add(run, LLANE_TYPE_F32, algorithm, packet, LLANE_OP_SUM,
-                        k % 8 == 0 ? 1000 : 1 + k % 13);
-            run_all(run, false);
-            free(run);
-            team_destroy(team);
-        }
-    }
+static void one_shot_sentinel__back_to_back__no_slot_reused_too_early(void **state)
+{
+    (void)state;
+    check_one_kernel(LLANE_ONE_SHOT, LLANE_SENTINEL);
+}
+
+static void two_shot_ll__back_to_back__no_slot_reused_too_early(void **state)
+{
+    (void)state;
+    check_one_kernel(LLANE_TWO_SHOT, LLANE_LL);
+}
+
+static void two_shot_sentinel__back_to_back__no_slot_reused_too_early(void **state)
+{
+    (void)state;
+    check_one_kernel(LLANE_TWO_SHOT, LLANE_SENTINEL);
 }
 
 /* cases.md 16: ranks fall behind each other by more than an operation's time. */
@@ -551,11 +572,11 @@ static void check_no_old_flag(uint32_t n_ranks, int algorithm, uint64_t count)
 
 static void kernels__stripe_goes_round_under_one_operation__no_old_flag_is_left(void **state)
 {
-    static const uint64_t counts[] = {1, 2, 3, 5, 16, 127, 314, 315, 499, 500, 512};
+    static const uint64_t counts[] = {1, 3, 16, 314, 499, 512};
 
     (void)state;
-    for (uint32_t n_ranks = 2; n_ranks <= 5; n_ranks++)
-        for (int c = 0; c < 11; c++)
+    for (uint32_t n_ranks = 2; n_ranks <= 5; n_ranks += n_ranks - 1)
+        for (int c = 0; c < 6; c++)
             for (int algorithm = 0; algorithm < LLANE_N_ALGORITHMS; algorithm++)
                 check_no_old_flag(n_ranks, algorithm, counts[c]);
 }
@@ -603,7 +624,7 @@ static void kernels__graph_replayed_with_new_inputs__results_exact(void **state)
 
 /* ---- kernels that wait for a peer that does not come ---- */
 
-enum { OUT_AT = 8192, USED_BYTES = 16384 };
+enum { OUT_AT = 8192, USED_BYTES = 16384, SECOND = 0x3e, LATER = 0x5a };
 
 static struct launch lonely(int algorithm, int packet)
 {
@@ -640,34 +661,48 @@ static void wait_for_packet(struct team *team, enum llane_packet packet, uint64_
     } while (words[0] != payload);
 }
 
-static uint32_t untouched_word(void)
+static uint32_t word_of(int byte)
 {
     uint32_t word;
 
-    memset(&word, UNTOUCHED, sizeof(word));
+    memset(&word, byte, sizeof(word));
     return word;
 }
 
-static void arena_clear(struct member *m)
+static void arena_fill(struct member *m, int byte)
 {
-    MUST(llane_gpu_memset_async(m->arena, UNTOUCHED, ARENA_BYTES, m->stream));
+    MUST(llane_gpu_memset_async(m->arena, byte, USED_BYTES, m->stream));
     MUST(llane_gpu_stream_synchronize(m->stream));
+}
+
+static void member_check_arena(struct member *m, int byte)
+{
+    size_t bytes = USED_BYTES;
+
+    member_fetch(m, &bytes);
+    for (size_t at = 0; at < USED_BYTES; at++)
+        assert_int_equal(m->image[at], byte);
 }
 
 static void check_dead(struct member *m, uint32_t reason)
 {
     const struct launch later = lonely(LLANE_ONE_SHOT, LLANE_LL);
+    struct member *peer = &m->team->members[1];
+    const uint32_t *words;
 
     assert_int_equal(__atomic_load_n(&m->words->dead, __ATOMIC_ACQUIRE), reason);
-    /* A later kernel leaves at once, whatever the abort word says now. */
+    /* A later kernel leaves at once and sends nothing, whatever the abort word says now. */
     __atomic_store_n(&m->words->abort, 0, __ATOMIC_RELEASE);
-    arena_clear(m);
+    arena_fill(m, LATER);
     launch_lonely(m, m->stream, &later);
     MUST(llane_gpu_stream_synchronize(m->stream));
-    member_fetch(m, NULL);
+    member_check_arena(m, LATER);
     assert_int_equal(m->seen->dead, reason);
-    for (size_t at = 0; at < USED_BYTES; at++)
-        assert_int_equal(m->image[at], UNTOUCHED);
+    for (uint32_t g = 0; g < 2; g++) {
+        words = member_fetch_slot(peer, LLANE_LL, 0, g);
+        for (uint64_t w = 0; w < m->team->slot_bytes[LLANE_LL] / sizeof(*words); w++)
+            assert_int_not_equal(words[w], word_of(LATER));
+    }
 }
 
 static void member_abort(struct member *m)
@@ -690,13 +725,11 @@ static void kernels__aborted_while_polling__leave_output_alone_and_lane_dead(voi
         struct member *m = &team->members[0];
 
         MUST(llane_gpu_device_set(m->device));
-        arena_clear(m);
+        arena_fill(m, UNTOUCHED);
         launch_lonely(m, m->stream, &how);
-        wait_for_packet(team, how.packet, 0, untouched_word());
+        wait_for_packet(team, how.packet, 0, word_of(UNTOUCHED));
         member_abort(m);
-        member_fetch(m, NULL);
-        for (size_t at = 0; at < USED_BYTES; at++)
-            assert_int_equal(m->image[at], UNTOUCHED);
+        member_check_arena(m, UNTOUCHED);
         check_dead(m, LLANE_DEAD_ABORT);
         team_destroy(team);
     }
@@ -725,14 +758,14 @@ static void kernels__two_shot_aborted_between_its_steps__ends_and_lane_dead(void
         struct member *m = &team->members[0];
 
         MUST(llane_gpu_device_set(m->device));
-        arena_clear(m);
+        arena_fill(m, UNTOUCHED);
         plant_contributions(team, how.packet);
         launch_lonely(m, m->stream, &how);
         /* Its own shard's sum is on its way to rank 1, who sends none. */
         wait_for_packet(team, how.packet, team->slot_bytes[packet] / 2,
                         (uint32_t)format_encode(
                             format_of(LLANE_TYPE_F32),
-                            format_decode(format_of(LLANE_TYPE_F32), untouched_word()) + 1.0));
+                            format_decode(format_of(LLANE_TYPE_F32), word_of(UNTOUCHED)) + 1.0));
         member_abort(m);
         check_dead(m, LLANE_DEAD_ABORT);
         team_destroy(team);
@@ -742,12 +775,9 @@ static void kernels__two_shot_aborted_between_its_steps__ends_and_lane_dead(void
 /* The second kernel shows by its own input that it runs; then rank 1 lets both of them end. */
 static void kernels__two_at_once_on_a_lane__end_and_lane_dead(void **state)
 {
-    enum { SECOND = 0x3e };
     static const uint32_t second_blocks[] = {3, 1, 7, 3};
-    uint32_t second_word;
 
     (void)state;
-    memset(&second_word, SECOND, sizeof(second_word));
     for (int k = 0; k < 4; k++) {
         const struct launch first = lonely(k % 2, LLANE_LL);
         struct team *team = team_create(2, 8 << 10);
@@ -756,14 +786,14 @@ static void kernels__two_at_once_on_a_lane__end_and_lane_dead(void **state)
 
         second.n_blocks = second_blocks[k];
         MUST(llane_gpu_device_set(m->device));
-        arena_clear(m);
-        arena_clear(peer);
+        arena_fill(m, UNTOUCHED);
+        arena_fill(peer, UNTOUCHED);
         MUST(llane_gpu_memset_async(m->arena + USED_BYTES, SECOND, OUT_AT, m->stream));
         launch_lonely(m, m->stream, &first);
-        wait_for_packet(team, LLANE_LL, 0, untouched_word());
+        wait_for_packet(team, LLANE_LL, 0, word_of(UNTOUCHED));
         member_launch(m, m->side_stream, &second, m->arena + USED_BYTES,
                       m->arena + USED_BYTES + OUT_AT);
-        wait_for_packet(team, LLANE_LL, 0, second_word);
+        wait_for_packet(team, LLANE_LL, 0, word_of(SECOND));
         MUST(llane_gpu_device_set(peer->device));
         launch_lonely(peer, peer->stream, &first);
         MUST(llane_gpu_stream_synchronize(peer->stream));
@@ -906,7 +936,10 @@ int main(int argc, char **argv)
         cmocka_unit_test(kernels__every_pattern_of_8_and_16_bits__unharmed_but_for_nans),
         cmocka_unit_test(kernels__edges_of_32_and_64_bits__unharmed_but_for_nans),
         cmocka_unit_test(kernels__many_operations_back_to_back__no_slot_reused_too_early),
-        cmocka_unit_test(kernels__one_kernel_back_to_back__no_slot_reused_too_early),
+        cmocka_unit_test(one_shot_ll__back_to_back__no_slot_reused_too_early),
+        cmocka_unit_test(one_shot_sentinel__back_to_back__no_slot_reused_too_early),
+        cmocka_unit_test(two_shot_ll__back_to_back__no_slot_reused_too_early),
+        cmocka_unit_test(two_shot_sentinel__back_to_back__no_slot_reused_too_early),
         cmocka_unit_test(kernels__ranks_out_of_step__results_exact),
         cmocka_unit_test(kernels__stores_late_and_out_of_order__results_exact),
         cmocka_unit_test(kernels__counter_wraps_over_stale_packets__none_is_taken),
