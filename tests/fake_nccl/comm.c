@@ -52,8 +52,10 @@ void fake_comm_free(struct ncclComm *comm)
         free(link);
         if (comm->order)
             llane_gpu_event_destroy(comm->order);
-        if (comm->capture_order)
-            llane_gpu_event_destroy(comm->capture_order);
+        for (int i = 0; i < FAKE_CAPTURES; i++) {
+            if (comm->captures[i].order)
+                llane_gpu_event_destroy(comm->captures[i].order);
+        }
     }
     if (comm->join)
         llane_gpu_event_destroy(comm->join);
