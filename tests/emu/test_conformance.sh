@@ -38,13 +38,15 @@ same() {
 }
 carried() { grep -Eq 'llane stats: .*: lane [1-9]' "$out/with"; }
 
-# ---- everything, with a live lane ---- cases.md 14, 15, 28, 32, 34, 36
+# ---- everything, with a live lane: cases.md 14, 15, 28, 32, 36 ----
 same two_ranks 2 --
 carried
 report $? two_ranks__the_lane_carried_calls
 same three_ranks_one_gpu 3 -e '*:CUDA_VISIBLE_DEVICES=0' --
 carried
 report $? three_ranks_one_gpu__the_lane_carried_calls
+
+same abort 2 -- abort_beside_a_spinning_kernel # cases.md 34
 
 # ---- nothing waits inside a call: cases.md 33 ----
 same first_calls 2 -e '*:LLANE_WAIT=0' -- first_calls
