@@ -25,6 +25,8 @@ struct llane_lane {
     struct llane_route_limits limits;
     uint32_t max_blocks;
     int device;
+    int is_probed; /* peers may run their probes: they write to its probe area */
+    int is_proven; /* the probe was agreed on: they may write to its slots */
 };
 
 struct llane_operation {

@@ -127,7 +127,7 @@ struct fake_op {
 
 /*
  * What running work needs of a communicator. Captured work may run after the communicator is gone:
- * a link that was captured is never freed.
+ * the last of its graphs then frees the link.
  */
 struct fake_link {
     struct fake_segment segment;
@@ -135,18 +135,19 @@ struct fake_link {
     atomic_int abort;     /* raised by the API, seen by every wait */
     atomic_int in_flight; /* eager launches not yet over */
     atomic_int busy;      /* work of this rank is running: a second is an error of the ordering */
-    atomic_int captured;
-    uint64_t step; /* collective steps run; only the running work touches it */
+    atomic_int n_holders; /* the communicator, and each captured work */
+    uint64_t step;        /* collective steps run; only the running work touches it */
 };
 struct fake_work {
     struct fake_link *link;
     struct fake_op *ops; /* one collective, or the sends and receives of a group */
     bool is_captured;
-    struct fake_work *next;
 };
 /* move.c. Runs on the stream's worker. */
 void fake_work_run(void *work);
 void fake_work_free(struct fake_work *work);
+/* comm.c */
+void fake_link_release(struct fake_link *link);
 const char *fake_call_name(enum fake_call call);
 
 /* ---- reduce.c ---- */

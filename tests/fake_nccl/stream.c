@@ -120,15 +120,13 @@ static int order_after(struct ncclComm *comm, cudaStream_t stream, uint64_t id)
     return r == 0 ? llane_gpu_event_record(capture->order, stream) : r;
 }
 
-/* Captured work belongs to its graph, of which we hear nothing: kept for the life of the process. */
-static void keep_captured(struct fake_work *work)
+/* The graph is gone, and what was made of it. */
+static void release_captured(void *arg)
 {
-    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-    static struct fake_work *all;
-    pthread_mutex_lock(&lock);
-    work->next = all;
-    all = work;
-    pthread_mutex_unlock(&lock);
+    struct fake_work *work = arg;
+    struct fake_link *link = work->link;
+    fake_work_free(work);
+    fake_link_release(link);
 }
 
 ncclResult_t fake_launch(struct ncclComm *comm, struct fake_op *ops)
@@ -157,9 +155,7 @@ ncclResult_t fake_launch(struct ncclComm *comm, struct fake_op *ops)
         goto restore;
     if ((r = order_before(order, stream, capture)) != 0)
         goto restore;
-    if (capture)
-        atomic_store(&comm->link->captured, 1);
-    else
+    if (!capture)
         atomic_fetch_add(&comm->link->in_flight, 1);
     r = llane_emu_host_call(stream, fake_work_run, work);
     if (r != 0) {
@@ -167,10 +163,12 @@ ncclResult_t fake_launch(struct ncclComm *comm, struct fake_op *ops)
             atomic_fetch_sub(&comm->link->in_flight, 1);
         goto restore;
     }
-    if (capture)
-        keep_captured(work);
+    if (capture) {
+        atomic_fetch_add(&comm->link->n_holders, 1);
+        r = llane_gpu_capture_retain(stream, release_captured, work);
+    }
     work = NULL;
-    if ((r = order_after(order, stream, capture)) == 0 && has_others)
+    if (r == 0 && (r = order_after(order, stream, capture)) == 0 && has_others)
         r = join_streams(order, ops, true);
 restore:
     llane_gpu_device_set(device);
