@@ -73,7 +73,7 @@ static void print_gpu(const struct doctor_machine *m, int g, FILE *to)
     const struct doctor_gpu *gpu = &m->gpus[g];
     const struct doctor_device *d = doctor_gpu_device(m, g);
     struct doctor_hop hops[DOCTOR_MAX_DEPTH];
-    char now[32], most[32], name[26], narrow[32] = "its own", text[200];
+    char now[32], most[32], name[26], narrow[32] = "its own", text[360];
     int n = d ? doctor_hops(m, gpu->device, hops) : 0, is_loaded = 0, narrowest = 0;
     double best = 0;
     doctor_link_text(gpu->loaded.speed ? gpu->loaded : gpu->now, now, sizeof now);
@@ -91,7 +91,7 @@ static void print_gpu(const struct doctor_machine *m, int g, FILE *to)
     if (narrowest) {
         snprintf(narrow, sizeof narrow, "above: %.20s", m->devices[hops[narrowest].lower].name);
     }
-    snprintf(name, sizeof name, "%s", gpu->name[0] ? gpu->name : gpu->is_lost ? "lost" : "?");
+    snprintf(name, sizeof name, "%.20s", gpu->name[0] ? gpu->name : gpu->is_lost ? "lost" : "?");
     fprintf(to, "%3d  %-12s  %-20.20s %4d  %-13s %-13s %5.1f  %s\n", g,
             gpu->pci[0] ? gpu->pci : "?", name, d ? d->node : -1, now, most, best, narrow);
     char bar1[24] = "?", persistence[8] = "?", replays[24] = "?";
