@@ -124,6 +124,9 @@ for n in ${GPU_RANKS:-2 4}; do
     conformance "$n"
     if has torch; then
         client PyTorch "$n" "$python" "$here/torch_allreduce.py"
+        [ "$n" != 2 ] || client "PyTorch with expandable segments" 2 env \
+            PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True \
+            "$python" "$here/torch_allreduce.py" # cases.md 10
         client "ctypes through the drop-in" "$n" env -u NCCL_TUNER_PLUGIN \
             "$python" "$here/ctypes_allreduce.py" "$build/libnccl-llane.so"
     else
