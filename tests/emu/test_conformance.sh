@@ -77,7 +77,7 @@ done
 
 # ---- processes ----
 same fork 2 -- fork_after_use
-[ "$(grep -c 'llane stats' "$out/with")" = 2 ]
+[ "$(grep -c 'llane stats: .* rank' "$out/with")" = 2 ]
 report $? fork__child_prints_nothing
 "$programs/prog_ranks" -g -e '*:NCCL_TUNER_PLUGIN=llane' 2 "$programs/prog_conformance" \
     killed_while_spinning >"$out/with" 2>&1
