@@ -272,7 +272,7 @@ $(GPU_C): $(O)/%: %.c Makefile $(O)/plugin/gpu_cuda.o $(MODULES_AR)
 	    $(MODULES_AR) $(LDADD) $(NCCL_LINK) $(CUDART) -lm
 
 # ---- what people run (each looks after its dependencies first, so the work is a second make) ----
-.PHONY: test demo demo-gpu tools-gpu gpu-tests test-gpu model lint format docs install clean help
+.PHONY: test demo demo-gpu tools-gpu gpu-tests test-gpu model fuzz lint format docs install clean help
 RUN_ENV = LLANE_BUILD=$(abspath $(O)) LLANE_V=$(V) LLANE_TEST_OBJECTS='$(abspath $(EMU_PLUGIN) $(TEST_PLUGIN))'
 ALSO := $(if $(SANITIZED),,tsan asan)
 test: ## build and run every test that needs no GPU; TESTS=%name picks
@@ -297,6 +297,16 @@ test-gpu: ## several ranks on one real GPU, with the installed NCCL
 	@LLANE_BUILD=$(abspath $(O)) LLANE_V=$(V) tests/gpu1/run.sh
 model: ## the deep model-checking runs (minutes, gigabytes)
 	@tests/model/run_deep.sh
+FUZZ_SECONDS ?= 60
+fuzz: ## parsers of the doctor under libFuzzer for FUZZ_SECONDS=60; `make test` runs their seeds
+	@scripts/deps --fuzz
+	mkdir -p $(O)/fuzz/doctor $(O)/fuzz/doctor_found
+	tests/fuzz/make_seeds_doctor $(O)/fuzz/doctor_seeds
+	clang -g -O1 -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=undefined -std=gnu11 \
+	    -D_GNU_SOURCE -DLLANE_VERSION='"$(VERSION)"' -I. -Itools -o $(O)/fuzz/fuzz_doctor \
+	    tests/fuzz/fuzz_doctor.c $(wildcard tools/doctor_*.c) -ldl
+	$(O)/fuzz/fuzz_doctor -max_total_time=$(FUZZ_SECONDS) -max_len=8192 -timeout=10 \
+	    -artifact_prefix=$(O)/fuzz/doctor_found/ $(O)/fuzz/doctor $(O)/fuzz/doctor_seeds
 lint: ## format, clang-tidy, cppcheck, shellcheck, codespell, exports
 	@scripts/deps --lint
 	+@$(MAKE) --no-print-directory $(EMU_PLUGIN)

@@ -44,8 +44,7 @@ LLANE_DEVICE float llane_float_from(uint32_t bits)
     return x;
 }
 
-/* ---- arithmetic, each step rounded by itself: never fused, so that every compiler makes equal
- * bits ---- */
+/* ---- arithmetic: steps are rounded one by one, never fused, so that compilers agree ---- */
 
 LLANE_DEVICE uint32_t llane_add(uint32_t a, uint32_t b)
 {
@@ -119,8 +118,8 @@ LLANE_DEVICE double llane_multiply(double a, double b)
 
 /* ---- integers ---- */
 
-/* BITS, WIDE: unsigned, the element's width and the running value's; SIGNED or not: NUMBER, of the
- * running value's width, ELEMENT, of the element's. */
+/* ELEMENT and NUMBER are signed or not as the type is, of the element's and of the running value's
+ * width; BITS and WIDE are unsigned, of the same widths. */
 template <class ELEMENT, class BITS, class NUMBER, class WIDE> struct llane_integer {
     typedef BITS bits;
     typedef WIDE wide;
@@ -159,6 +158,7 @@ template <class ELEMENT, class BITS, class NUMBER, class WIDE> struct llane_inte
     /* The sum as the type holds it, divided towards zero. */
     LLANE_DEVICE WIDE average(WIDE sum, WIDE n_ranks)
     {
+        /* NOLINTNEXTLINE(clang-analyzer-core.DivideZero): a lane has 2 ranks or more */
         return (WIDE)((NUMBER)widen(narrow(sum)) / (NUMBER)n_ranks);
     }
 };

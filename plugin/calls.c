@@ -7,6 +7,7 @@
 
 #include "comm.h"
 #include "config.h"
+#include "err.h"
 #include "group.h"
 #include "key.h"
 #include "log.h"
@@ -124,6 +125,9 @@ static ncclResult_t place_leave(struct place *place, ncclResult_t result)
     } else if (llane_group_is_open(place->nccl)) {
         const struct llane_operation operation = {.stream = place->stream};
         err = llane_group_add(comm, &operation, LLANE_GROUP_NCCL);
+        if (err) {
+            llane_group_fail(place->nccl, ncclInvalidUsage, LLANE_REFUSED_BY_LLANE);
+        }
     } else {
         pthread_mutex_lock(&comm->lock);
         struct llane_lane *lane = llane_comm_live_lane(comm);
@@ -136,7 +140,10 @@ static ncclResult_t place_leave(struct place *place, ncclResult_t result)
         pthread_mutex_unlock(&comm->lock);
     }
     llane_comm_release(comm);
-    return err && result == ncclSuccess ? ncclUnhandledCudaError : result;
+    if (err && result == ncclSuccess) {
+        return err == LLANE_EINVAL ? ncclInvalidUsage : ncclUnhandledCudaError;
+    }
+    return result;
 }
 
 #define ORDERED(name, since, params, args)                                                         \
@@ -216,7 +223,8 @@ static ncclResult_t carry(struct llane_comm *comm, const struct llane_operation 
     struct llane_lane *lane = atomic_load_explicit(&comm->lane, memory_order_acquire);
     ncclResult_t result = check_ready(comm, lane);
     if (result == ncclSuccess && llane_group_is_open(comm->nccl)) {
-        result = llane_group_add(comm, operation, LLANE_GROUP_LANE) ? ncclSystemError : ncclSuccess;
+        int err = llane_group_add(comm, operation, LLANE_GROUP_LANE);
+        result = !err ? ncclSuccess : err == LLANE_EINVAL ? ncclInvalidUsage : ncclSystemError;
     } else if (result == ncclSuccess && llane_lane_all_reduce(lane, operation)) {
         LLANE_WARN("rank %d: all-reduce %" PRIu64 " did not launch: %s", comm->rank,
                    comm->n_all_reduces, llane_gpu_error());
@@ -310,26 +318,12 @@ static ncclResult_t all_reduce(struct llane_comm *comm, ncclComm_t handle,
     return result;
 }
 
-/* A communicator created before llane came, or unseen. */
-static struct llane_comm *add_unseen(const struct llane_nccl *nccl, ncclComm_t handle)
-{
-    int n_ranks;
-    if (!llane_config()->enable || nccl->CommCount(handle, &n_ranks) != ncclSuccess) {
-        return NULL;
-    }
-    const struct llane_comm_options options = llane_comm_options_read(NULL, NULL);
-    return llane_comm_add(nccl, handle, NULL, &options, NULL);
-}
-
 ncclResult_t llane_call_AllReduce(const struct llane_nccl *nccl, const void *sendbuff,
                                   void *recvbuff, size_t count, ncclDataType_t datatype,
                                   ncclRedOp_t op, ncclComm_t handle, cudaStream_t stream)
 {
     const struct llane_operation operation = {sendbuff, recvbuff, count, datatype, op, stream};
-    struct llane_comm *comm = llane_comm_acquire(handle);
-    if (!comm && handle) {
-        comm = add_unseen(nccl, handle);
-    }
+    struct llane_comm *comm = llane_comm_acquire_or_add(nccl, handle);
     /* Suspended: relaxed, written by the thread that the program lets call. */
     if (!comm || comm->nccl != nccl ||
         atomic_load_explicit(&comm->is_suspended, memory_order_relaxed)) {

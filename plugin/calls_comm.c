@@ -159,7 +159,7 @@ ncclResult_t llane_call_CommSplit(const struct llane_nccl *nccl, ncclComm_t pare
                                   int key, ncclComm_t *comm, ncclConfig_t *config)
 {
     struct birth birth = expect(nccl, comm, config);
-    struct llane_comm *known = llane_comm_acquire(parent);
+    struct llane_comm *known = llane_comm_acquire_or_add(nccl, parent);
     if (!known) {
         return noted(nccl, nccl->CommSplit(parent, color, key, comm, config));
     }
@@ -178,7 +178,7 @@ ncclResult_t llane_call_CommShrink(const struct llane_nccl *nccl, ncclComm_t par
                                    int flags)
 {
     struct birth birth = expect(nccl, comm, config);
-    struct llane_comm *known = llane_comm_acquire(parent);
+    struct llane_comm *known = llane_comm_acquire_or_add(nccl, parent);
     if (!known) {
         return noted(nccl, nccl->CommShrink(parent, excluded, n_excluded, comm, config, flags));
     }
@@ -203,7 +203,7 @@ ncclResult_t llane_call_CommGrow(const struct llane_nccl *nccl, ncclComm_t paren
                                  ncclConfig_t *config)
 {
     struct birth birth = expect(nccl, comm, config);
-    struct llane_comm *known = llane_comm_acquire(parent);
+    struct llane_comm *known = llane_comm_acquire_or_add(nccl, parent);
     if (known) {
         birth.options = llane_comm_options_read(config, &known->options);
         llane_comm_release(known);

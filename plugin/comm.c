@@ -254,6 +254,18 @@ struct llane_comm *llane_comm_add(const struct llane_nccl *nccl, ncclComm_t hand
     return comm;
 }
 
+struct llane_comm *llane_comm_acquire_or_add(const struct llane_nccl *nccl, ncclComm_t handle)
+{
+    int n_ranks;
+    struct llane_comm *comm = llane_comm_acquire(handle);
+    if (comm || !handle || !llane_config()->enable ||
+        nccl->CommCount(handle, &n_ranks) != ncclSuccess) {
+        return comm;
+    }
+    const struct llane_comm_options options = llane_comm_options_read(NULL, NULL);
+    return llane_comm_add(nccl, handle, NULL, &options, NULL);
+}
+
 static void unlink_from_all(struct llane_comm *comm)
 {
     struct llane_comm **link = &all;

@@ -113,6 +113,9 @@ struct llane_comm {
 /* NULL if llane has not met the handle. Released by the caller. */
 struct llane_comm *llane_comm_acquire(ncclComm_t handle);
 
+/* As acquire; a communicator that was created before llane came, or unseen, is entered. */
+struct llane_comm *llane_comm_acquire_or_add(const struct llane_nccl *nccl, ncclComm_t handle);
+
 /* 0 while no communicator of this process has a live lane: then no call needs a look-up for order. */
 extern _Atomic int llane_comm_n_live;
 static inline int llane_comm_any_live(void)

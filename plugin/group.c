@@ -81,6 +81,23 @@ static void *grow(void *array, size_t n, size_t *max, size_t bytes)
     return moved;
 }
 
+/*
+ * As NCCL: all streams of one communicator in a group are in one capture, or none is in any. Only an
+ * operation on another stream than the one before costs a query.
+ */
+static int is_in_one_capture(const struct group *g, const struct llane_comm *comm,
+                             cudaStream_t stream)
+{
+    size_t i = g->n_entries;
+    while (i && g->entries[i - 1].comm != comm) {
+        i--;
+    }
+    uint64_t mine = 0, theirs = 0;
+    return !i || g->entries[i - 1].operation.stream == stream ||
+           (!llane_gpu_capture_id(stream, &mine) &&
+            !llane_gpu_capture_id(g->entries[i - 1].operation.stream, &theirs) && mine == theirs);
+}
+
 int llane_group_add(struct llane_comm *comm, const struct llane_operation *operation,
                     enum llane_group_path path)
 {
@@ -89,6 +106,13 @@ int llane_group_add(struct llane_comm *comm, const struct llane_operation *opera
     if (path == LLANE_GROUP_NCCL && last && last->path == path && last->comm == comm &&
         last->operation.stream == operation->stream) {
         return 0; /* NCCL launches both at once: one place in the order */
+    }
+    if (g && !is_in_one_capture(g, comm, operation->stream)) {
+        LLANE_WARN(
+            "rank %d: streams of one communicator in a group must all be in the same capture, "
+            "or in none",
+            comm->rank);
+        return LLANE_EINVAL;
     }
     struct entry *entries =
         g ? grow(g->entries, g->n_entries, &g->max_entries, sizeof *entries) : NULL;
@@ -178,30 +202,6 @@ static int run_all(struct group *g, enum phase phase)
     return first_err;
 }
 
-/*
- * As NCCL: all streams of one communicator in a group are in one capture, or none is in any. Only
- * entries on other streams than the one before cost a query.
- */
-static ncclResult_t check_captures(const struct group *g)
-{
-    for (size_t i = 0; i < g->n_entries; i++) {
-        const struct entry *e = &g->entries[i], *previous = NULL;
-        for (size_t j = i; j && !previous; j--) {
-            previous = g->entries[j - 1].comm == e->comm ? &g->entries[j - 1] : NULL;
-        }
-        uint64_t mine = 0, theirs = 0;
-        if (previous && previous->operation.stream != e->operation.stream &&
-            (llane_gpu_capture_id(e->operation.stream, &mine) ||
-             llane_gpu_capture_id(previous->operation.stream, &theirs) || mine != theirs)) {
-            LLANE_WARN("rank %d: streams of one communicator in a group must all be in the same "
-                       "capture, or in none",
-                       e->comm->rank);
-            return ncclInvalidUsage;
-        }
-    }
-    return ncclSuccess;
-}
-
 static void clear(struct group *g)
 {
     for (size_t i = 0; i < g->n_entries; i++) {
@@ -260,9 +260,6 @@ ncclResult_t llane_group_end(const struct llane_nccl *nccl)
     struct group *g = find(nccl);
     if (!g || g->depth == 0 || --g->depth) {
         return nccl->GroupEnd();
-    }
-    if (g->error == ncclSuccess) {
-        g->error = check_captures(g);
     }
     ncclResult_t result = g->error == ncclSuccess ? launch_and_end(g) : fail_and_end(g);
     clear(g);

@@ -22,7 +22,7 @@ void llane_group_start(const struct llane_nccl *nccl);
 /*
  * An operation in the group on a communicator whose lane is live. LANE: launched at the end of the
  * group. NCCL: given to NCCL already; kept in order with the lane's at the end, on operation.stream,
- * of which alone it needs to know. 0 or LLANE_ENOMEM.
+ * of which alone it needs to know. 0, LLANE_ENOMEM, or LLANE_EINVAL where NCCL allows no such streams.
  */
 enum llane_group_path { LLANE_GROUP_LANE, LLANE_GROUP_NCCL };
 int llane_group_add(struct llane_comm *comm, const struct llane_operation *operation,

@@ -90,9 +90,14 @@ void llane_lane_bury(struct llane_lane *lane)
 {
     if (lane && lane->staging) {
         const struct llane_lane_words *words = &lane->staging->mapped->words;
-        int is_reusable =
-            !llane_lane_dead(lane) && !__atomic_load_n(&words->abort, __ATOMIC_RELAXED);
-        llane_staging_bury(lane->staging, is_reusable);
+        int is_aborted = __atomic_load_n(&words->abort, __ATOMIC_RELAXED) != 0;
+        enum llane_staging_end end = LLANE_STAGING_CLEAN;
+        if (lane->is_proven && (is_aborted || llane_lane_dead(lane))) {
+            end = LLANE_STAGING_TAINTED;
+        } else if (lane->is_probed && !lane->is_proven) {
+            end = LLANE_STAGING_PROBED;
+        }
+        llane_staging_bury(lane->staging, end);
     }
     free(lane);
 }

@@ -26,6 +26,8 @@ struct llane_lane {
     void *chain;               /* the graph node of the last launch in the capture under way */
     struct llane_route_limits limits;
     int device;
+    int is_probed; /* peers may run their probes: they write to its probe area */
+    int is_proven; /* the probe was agreed on: they may write to its slots */
 };
 
 struct llane_operation {

@@ -11,4 +11,5 @@ void llane_runtime_exit(void)
     }
     llane_setup_end_all();
     llane_comm_for_all(llane_stats_print_if_asked);
+    llane_stats_print_process_if_asked();
 }

@@ -318,6 +318,7 @@ static enum llane_inactive_reason map_peers(struct setup *s)
             reason = LLANE_INACTIVE_PEER;
         }
     }
+    s->lane->is_probed = !reason; /* with this vote, peers may go on to it */
     return conclude(s, STEP_PEERS, reason, NULL, 0);
 }
 
@@ -380,8 +381,11 @@ static enum llane_inactive_reason prove(struct setup *s)
         atomic_store_explicit(&comm->lane, s->lane, memory_order_release);
     }
     reason = conclude(s, STEP_PROBE, reason, NULL, 0);
+    s->lane->is_proven = !reason;
     if (reason) {
-        llane_lane_abort(s->lane); /* a peer's probe may still write to it: never used again */
+        /* Our own probe may still run: the event tells when it has ended, the word ends it. */
+        (void)llane_gpu_event_record(s->lane->staging->last_op, s->stream);
+        llane_lane_abort(s->lane);
     }
     return reason;
 }

@@ -4,7 +4,9 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
+#include "config.h"
 #include "err.h"
 
 /* An exported allocation is mapped whole by peers; CUDA places small ones inside a 2 MiB block. */
@@ -61,8 +63,16 @@ int llane_staging_arm(struct llane_staging *staging, uint32_t n_ranks,
     return err ? err : llane_gpu_stream_synchronize(stream);
 }
 
+static int64_t now_ms(void)
+{
+    struct timespec ts;
+    clock_gettime(CLOCK_MONOTONIC, &ts);
+    return (int64_t)ts.tv_sec * 1000 + ts.tv_nsec / 1000000;
+}
+
 static struct llane_staging *exhume(int device, uint64_t bytes)
 {
+    int64_t now = now_ms();
     pthread_mutex_lock(&lock);
     struct llane_staging **link = &graveyard, *found = NULL;
     while (*link && !found) {
@@ -70,7 +80,7 @@ static struct llane_staging *exhume(int device, uint64_t bytes)
         int is_done = 0;
         /* Acquire pairs with release_graph: the graph's last kernel has ended. */
         if (s->device == device && s->bytes >= bytes && s->bytes / 4 <= bytes &&
-            !atomic_load_explicit(&s->n_graphs, memory_order_acquire) &&
+            s->rests_until_ms <= now && !atomic_load_explicit(&s->n_graphs, memory_order_acquire) &&
             !llane_gpu_event_query(s->last_op, &is_done) && is_done) {
             *link = s->next;
             found = s;
@@ -166,18 +176,20 @@ int llane_staging_take(int device, uint64_t bytes, uint64_t max_total_bytes,
         return err;
     }
     if ((err = prepare(s, stream))) {
-        llane_staging_bury(s, 0);
+        llane_staging_bury(s, LLANE_STAGING_TAINTED);
         return err;
     }
     *out = s;
     return 0;
 }
 
-void llane_staging_bury(struct llane_staging *s, int is_reusable)
+void llane_staging_bury(struct llane_staging *s, enum llane_staging_end end)
 {
-    if (!s || !is_reusable) {
-        return; /* still referenced by kernels: kept, not listed */
+    if (!s || end == LLANE_STAGING_TAINTED) {
+        return; /* kept, not listed */
     }
+    s->rests_until_ms =
+        end == LLANE_STAGING_PROBED ? now_ms() + 2 * (int64_t)llane_config()->probe_timeout_ms : 0;
     pthread_mutex_lock(&lock);
     s->next = graveyard;
     graveyard = s;

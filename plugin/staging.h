@@ -32,7 +32,8 @@ struct llane_staging {
     struct CUevent_st *last_op; /* the lane's last operation, eager or replayed */
     struct CUevent_st *captured_ops[LLANE_ORDER_CAPTURES]; /* the last ones of captures under way */
     _Atomic int n_graphs;       /* graphs whose kernels use it; see llane_staging_keeper */
-    struct llane_staging *next; /* in the graveyard */
+    int64_t rests_until_ms;     /* in the graveyard, */
+    struct llane_staging *next; /* a list */
 };
 
 /* Sizes within an allocation; all ranks compute the same from agreed numbers. slot_bytes: of one
@@ -56,10 +57,13 @@ int llane_staging_arm(struct llane_staging *staging, uint32_t n_ranks,
                       const uint64_t slot_bytes[LLANE_N_PACKETS], struct CUstream_st *stream);
 
 /*
- * is_reusable: 0 where a peer's kernel may still write to it (an aborted operation): it then stays
- * untouched until the process ends. What graphs use is not reused before they are gone.
+ * CLEAN: used again as soon as its last operation has ended and no graph uses it. PROBED: a peer may
+ * still write to its probe area, which only hurts the next probe: used again after the time of two
+ * probes. TAINTED: a peer's kernel may still write to its slots (an aborted operation): it stays
+ * untouched until the process ends.
  */
-void llane_staging_bury(struct llane_staging *staging, int is_reusable);
+enum llane_staging_end { LLANE_STAGING_CLEAN, LLANE_STAGING_PROBED, LLANE_STAGING_TAINTED };
+void llane_staging_bury(struct llane_staging *staging, enum llane_staging_end end);
 
 /* Keeps the memory from being reused while a graph with kernels of its lane exists. */
 struct llane_order_keeper llane_staging_keeper(struct llane_staging *staging);

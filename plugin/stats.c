@@ -17,8 +17,8 @@ void llane_stats_count(struct llane_comm *comm, enum llane_route route, uint64_t
  * llane stats: pid P rank R/N id HEX: lane C calls B bytes; NCCL C calls B bytes (reason: C, ...) */
 void llane_stats_print_if_asked(struct llane_comm *comm)
 {
-    if (!llane_config()->stats) {
-        return;
+    if (!llane_config()->stats || !comm->n_ranks) {
+        return; /* not asked, or it never reduced */
     }
     uint64_t nccl_calls = 0, nccl_bytes = 0;
     char reasons[768] = "";
@@ -42,6 +42,21 @@ void llane_stats_print_if_asked(struct llane_comm *comm)
                  (int)getpid(), comm->rank, comm->n_ranks, comm->key.comm_id[0] >> 32,
                  comm->stats[LLANE_ROUTE_LANE].calls, comm->stats[LLANE_ROUTE_LANE].bytes,
                  nccl_calls, nccl_bytes, used ? " (" : "", reasons, used ? ")" : "");
+    if (write(STDERR_FILENO, line, (size_t)length) < 0) {
+        return; /* nobody reads */
+    }
+}
+
+void llane_stats_print_process_if_asked(void)
+{
+    uint64_t bytes = llane_staging_total_bytes();
+    if (!llane_config()->stats || !bytes) {
+        return;
+    }
+    char line[128];
+    int length =
+        snprintf(line, sizeof line, "llane stats: pid %d: %" PRIu64 " KiB of staging memory\n",
+                 (int)getpid(), bytes >> 10);
     if (write(STDERR_FILENO, line, (size_t)length) < 0) {
         return; /* nobody reads */
     }

@@ -16,4 +16,7 @@ struct llane_comm;
 void llane_stats_count(struct llane_comm *comm, enum llane_route route, uint64_t bytes);
 void llane_stats_print_if_asked(struct llane_comm *comm);
 
+/* At exit: what the process took for all its lanes together. */
+void llane_stats_print_process_if_asked(void);
+
 #endif

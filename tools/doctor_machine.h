@@ -211,6 +211,8 @@ int doctor_read_nvml(struct doctor_machine *m);
 int doctor_parse_nvml(struct doctor_machine *m, const char *text);
 /* doctor_nvml_live.c: asks the driver's library; few: only what changes (for watch). */
 int doctor_collect_nvml(void *few, struct doctor_text *out);
+/* Lets go of the driver, so that the next question finds GPUs that came back. */
+void doctor_nvml_restart(void);
 
 int doctor_topology(struct doctor_machine *m); /* after PCI and NVML */
 

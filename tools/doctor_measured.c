@@ -247,12 +247,16 @@ int doctor_parse_measured(struct doctor_machine *m, const char *text)
     char line[256], copy[256];
     int map[DOCTOR_MAX_GPUS];
     for (int i = 0; i < DOCTOR_MAX_GPUS; i++) {
-        map[i] = i < m->n_gpus && m->is_emulated ? i : -1;
+        map[i] = -1;
     }
-    while (doctor_line(&text, line, sizeof line)) {
-        memcpy(copy, line, sizeof copy);
-        if (measured_line(m, map, line)) {
-            return doctor_refuse(m, "the measurements: this line makes no sense: '%.80s'", copy);
+    /* Twice: a pair's line may come before its second GPU has told its address. */
+    for (int pass = 0; pass < 2; pass++) {
+        for (const char *at = text; doctor_line(&at, line, sizeof line);) {
+            memcpy(copy, line, sizeof copy);
+            if (measured_line(m, map, line)) {
+                return doctor_refuse(m, "the measurements: this line makes no sense: '%.80s'",
+                                     copy);
+            }
         }
     }
     m->has_measured = 1;

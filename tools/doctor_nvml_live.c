@@ -33,7 +33,7 @@ enum { NVML_OK = 0, NVML_LOST = 15, MOST_LINKS = 18, MOST_PROCESSES = 64, NAME_B
 static struct nvml {
     void *library;
     int is_ready;
-    int (*init)(void);
+    int (*init)(void), (*shutdown)(void);
     const char *(*error_string)(int);
     int (*driver_version)(char *, unsigned);
     int (*cuda_version)(int *);
@@ -69,6 +69,7 @@ static const struct {
     void *slot;
 } symbols[] = {
     {"nvmlInit_v2", &nvml.init},
+    {"nvmlShutdown", &nvml.shutdown},
     {"nvmlErrorString", &nvml.error_string},
     {"nvmlSystemGetDriverVersion", &nvml.driver_version},
     {"nvmlSystemGetCudaDriverVersion", &nvml.cuda_version},
@@ -133,6 +134,14 @@ static int open_nvml(struct doctor_text *out)
     }
     nvml.is_ready = 1;
     return 0;
+}
+
+void doctor_nvml_restart(void)
+{
+    if (nvml.is_ready && nvml.shutdown) {
+        nvml.shutdown();
+        nvml.is_ready = 0;
+    }
 }
 
 static void ask_number(struct doctor_text *out, unsigned gpu, device_t device, const char *key,

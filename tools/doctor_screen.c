@@ -5,25 +5,23 @@
 
 enum { COLUMNS = 98 };
 
-/* Words wrapped at COLUMNS, further lines indented. */
+/* Words wrapped at COLUMNS, further lines indented; column is where the first line begins. */
 static void wrap(FILE *to, int indent, int column, const char *text)
 {
-    while (*text) {
-        size_t n = strcspn(text, " ");
-        if (column + (int)n + 1 > COLUMNS && column > indent) {
+    int is_first = 1;
+    while (*(text += strspn(text, " "))) {
+        int n = (int)strcspn(text, " ");
+        if (!is_first && column + 1 + n > COLUMNS) {
             fprintf(to, "\n%*s", indent, "");
             column = indent;
+        } else if (!is_first) {
+            fputc(' ', to);
+            column++;
         }
-        fprintf(to, "%.*s", (int)n, text);
-        column += (int)n;
+        fprintf(to, "%.*s", n, text);
+        column += n;
         text += n;
-        if (*text == ' ') {
-            text++;
-            if (*text && column + 1 < COLUMNS) {
-                fputc(' ', to);
-                column++;
-            }
-        }
+        is_first = 0;
     }
     fputc('\n', to);
 }
@@ -75,7 +73,7 @@ static void print_gpu(const struct doctor_machine *m, int g, FILE *to)
     const struct doctor_gpu *gpu = &m->gpus[g];
     const struct doctor_device *d = doctor_gpu_device(m, g);
     struct doctor_hop hops[DOCTOR_MAX_DEPTH];
-    char now[32], most[32], name[26], narrow[80] = "its own link", text[200];
+    char now[32], most[32], name[26], narrow[32] = "its own", text[360];
     int n = d ? doctor_hops(m, gpu->device, hops) : 0, is_loaded = 0, narrowest = 0;
     double best = 0;
     doctor_link_text(gpu->loaded.speed ? gpu->loaded : gpu->now, now, sizeof now);
@@ -91,9 +89,9 @@ static void print_gpu(const struct doctor_machine *m, int g, FILE *to)
         best = doctor_link_gbs(gpu->loaded.speed ? gpu->loaded : gpu->now);
     }
     if (narrowest) {
-        doctor_device_text(m, hops[narrowest].lower, narrow, sizeof narrow);
+        snprintf(narrow, sizeof narrow, "above: %.20s", m->devices[hops[narrowest].lower].name);
     }
-    snprintf(name, sizeof name, "%s", gpu->name[0] ? gpu->name : gpu->is_lost ? "lost" : "?");
+    snprintf(name, sizeof name, "%.20s", gpu->name[0] ? gpu->name : gpu->is_lost ? "lost" : "?");
     fprintf(to, "%3d  %-12s  %-20.20s %4d  %-13s %-13s %5.1f  %s\n", g,
             gpu->pci[0] ? gpu->pci : "?", name, d ? d->node : -1, now, most, best, narrow);
     char bar1[24] = "?", persistence[8] = "?", replays[24] = "?";
@@ -155,11 +153,15 @@ static const char *cell(const struct doctor_machine *m, int a, int b, char *text
 static void print_matrix(const struct doctor_machine *m, FILE *to)
 {
     char text[16];
-    fprintf(to, "\n%-6s", "");
+    fprintf(
+        to,
+        "\nPIX one switch, PXB switches, PHB one root complex, NODE one socket, SYS sockets, NV# "
+        "NVLinks\n%-6s",
+        "");
     for (int b = 0; b < m->n_gpus; b++) {
         fprintf(to, "GPU%-3d", b);
     }
-    fprintf(to, "   (PIX one switch, PXB switches, PHB root, NODE socket, SYS sockets)\n");
+    fprintf(to, "   root port\n");
     for (int a = 0; a < m->n_gpus; a++) {
         fprintf(to, "GPU%-3d", a);
         for (int b = 0; b < m->n_gpus; b++) {
@@ -171,12 +173,12 @@ static void print_matrix(const struct doctor_machine *m, FILE *to)
             while (m->devices[root].parent >= 0) {
                 root = m->devices[root].parent;
             }
-            fprintf(to, "   %s > %s", d->host, m->devices[root].name);
+            fprintf(to, "   %s", m->devices[root].name);
             for (int at = d->parent; at >= 0; at = m->devices[at].parent) {
                 char below[8];
                 if (m->devices[at].port == DOCTOR_PORT_UP &&
                     doctor_gpus_below(m, at, below, sizeof below) > 1) {
-                    fprintf(to, " > switch %s (shared)", m->devices[at].name);
+                    fprintf(to, ", shared switch %s", m->devices[at].name);
                     break;
                 }
             }
@@ -185,31 +187,45 @@ static void print_matrix(const struct doctor_machine *m, FILE *to)
     }
 }
 
+static char letter(const char *answer)
+{
+    return !strcmp(answer, "yes") || !strcmp(answer, "good") ? 'y'
+           : answer[0] && answer[0] != 'u'                   ? 'n'
+                                                             : '?';
+}
+
+/* A row a GPU: its host memory, then what it does to each peer. */
 static void print_measured(const struct doctor_machine *m, FILE *to)
 {
-    fprintf(to, "\nmeasured: %s%s\n", m->measured_by,
+    enum { MOST_WIDE = 4 };
+    int is_wide = m->n_gpus <= MOST_WIDE;
+    fprintf(to, "\nmeasured by %s%s\n", m->measured_by,
             m->is_emulated ? "; EMULATED, no GPU's times" : "");
+    if (m->n_gpus > 1) {
+        fprintf(to,
+                "  from a GPU to its peers: CUDA claims, IPC opens, bytes arrive (y n ?), GB/s "
+                "written%s\n",
+                is_wide ? "/read, us" : "");
+    }
     for (int a = 0; a < m->n_gpus; a++) {
         const struct doctor_host_path *h = &m->host[a];
-        if (h->to_gbs > 0 || h->latency_us > 0) {
-            fprintf(to,
-                    "  GPU %d and host memory: %.2f us, to the GPU %.1f GB/s, from it %.1f GB/s\n",
-                    a, h->latency_us, h->to_gbs, h->from_gbs);
-        }
-    }
-    if (m->n_gpus > 1) {
-        fprintf(
-            to,
-            "  pair    CUDA claims  IPC opens  bytes arrive  latency us  write GB/s  read GB/s\n");
-    }
-    for (int a = 0; a < m->n_gpus; a++) {
-        for (int b = 0; b < m->n_gpus; b++) {
+        fprintf(to, "GPU%-3d", a);
+        for (int b = 0; b < m->n_gpus && m->n_gpus > 1; b++) {
             const struct doctor_pair *p = &m->pairs[a][b];
-            if (a != b && (p->claim[0] || p->ipc[0] || p->probe[0])) {
-                fprintf(to, "  %2d>%-2d   %-11s  %-9s  %-12s  %10.2f  %10.1f  %9.1f\n", a, b,
-                        p->claim[0] ? p->claim : "?", p->ipc[0] ? p->ipc : "?",
-                        p->probe[0] ? p->probe : "?", p->latency_us, p->write_gbs, p->read_gbs);
+            char text[48];
+            snprintf(text, sizeof text, "%c%c%c %.0f", letter(p->claim), letter(p->ipc),
+                     letter(p->probe), p->write_gbs);
+            if (is_wide) {
+                size_t n = strlen(text);
+                snprintf(text + n, sizeof text - n, "/%.0f %.1f", p->read_gbs, p->latency_us);
             }
+            fprintf(to, is_wide ? "%-15s" : "%-8s", a == b ? "X" : text);
+        }
+        fprintf(to, m->n_gpus > 8 ? "\n      host: " : " host: ");
+        if (h->to_gbs > 0 || h->latency_us > 0) {
+            fprintf(to, "%.1f us, to %.0f, from %.0f\n", h->latency_us, h->to_gbs, h->from_gbs);
+        } else {
+            fprintf(to, "?\n");
         }
     }
 }
@@ -265,7 +281,7 @@ void doctor_print_screen(const struct doctor_machine *m, const struct doctor_fin
     if (m->n_gpus) {
         fprintf(to,
                 "\nGPU  address       name                 node  link %-8s at most       GB/s  "
-                "narrowest on its path\n",
+                "narrowest link\n",
                 m->has_loaded ? "(busy)" : "(now)");
         for (int g = 0; g < m->n_gpus; g++) {
             print_gpu(m, g, to);

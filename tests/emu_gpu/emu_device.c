@@ -190,11 +190,12 @@ static void parse_faults(void)
 
 static void parse_fail(void)
 {
-    static const char known[] = ",device_count,device_set,identify,malloc,ipc_export,ipc_open,peer_"
-                                "enable,host_alloc,memset,"
-                                "memcpy,stream_create,event_create,event_record,event_query,wait_"
-                                "event,capture_wait_external,"
-                                "capture_record_external,capture_record_extend,launch,kernel_load,";
+    static const char known[] =
+        ",device_count,device_set,identify,malloc,ipc_export,ipc_open,peer_"
+        "enable,host_alloc,memset,"
+        "memcpy,stream_create,event_create,event_record,event_query,wait_"
+        "event,capture_wait_external,"
+        "capture_record_external,capture_record_extend,capture_retain,primary,launch,kernel_load,";
     const char *text = getenv("EMU_FAIL");
     snprintf(config.fail, sizeof config.fail, ",%s,", text ? text : "");
     char copy[sizeof config.fail], *rest = copy, *entry;

@@ -7,6 +7,7 @@
  * between branches are nodes that name an earlier node.
  */
 #define _GNU_SOURCE
+#include "emu.h"
 #include "emu_internal.h"
 
 #include <stdlib.h>
@@ -490,6 +491,16 @@ int llane_gpu_graph_launch(struct CUgraphExec_st *exec, struct CUstream_st *hand
     pthread_mutex_unlock(&exec->mutex);
     free(at);
     return rc;
+}
+
+size_t llane_emu_graph_nodes(const struct CUgraphExec_st *exec)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < exec->n_nodes; i++) {
+        enum emu_op_kind kind = exec->nodes[i].op->kind;
+        n += kind != EMU_OP_START && kind != EMU_OP_WAIT_NODE;
+    }
+    return n;
 }
 
 int llane_gpu_graph_destroy(struct CUgraphExec_st *exec)

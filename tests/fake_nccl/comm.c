@@ -32,6 +32,7 @@ struct ncclComm *fake_comm_new(int device)
     comm->start_magic = g_start_magic;
     comm->end_magic = g_end_magic;
     comm->link = link;
+    atomic_init(&link->n_holders, 1);
     comm->device = device;
     atomic_init(&comm->state, ncclInProgress);
     pthread_mutex_init(&comm->lock, NULL);
@@ -42,18 +43,26 @@ struct ncclComm *fake_comm_new(int device)
     return comm;
 }
 
+void fake_link_release(struct fake_link *link)
+{
+    if (atomic_fetch_sub(&link->n_holders, 1) != 1)
+        return;
+    if (link->segment.base)
+        fake_segment_leave(&link->segment);
+    free(link);
+}
+
 void fake_comm_free(struct ncclComm *comm)
 {
-    struct fake_link *link = comm->link;
-    bool is_captured = atomic_load(&link->captured);
-    if (link->segment.base && !is_captured)
-        fake_segment_leave(&link->segment);
+    bool is_captured = atomic_load(&comm->link->n_holders) > 1;
+    fake_link_release(comm->link);
     if (!is_captured) {
-        free(link);
         if (comm->order)
             llane_gpu_event_destroy(comm->order);
-        if (comm->capture_order)
-            llane_gpu_event_destroy(comm->capture_order);
+        for (int i = 0; i < FAKE_CAPTURES; i++) {
+            if (comm->captures[i].order)
+                llane_gpu_event_destroy(comm->captures[i].order);
+        }
     }
     if (comm->join)
         llane_gpu_event_destroy(comm->join);

@@ -237,6 +237,8 @@ static ncclResult_t begin_split(ncclComm_t parent, int color, int key, ncclComm_
         fake_comm_free(comm);
         return result;
     }
+    if (config && config->split_share == 1)
+        comm->shares_with = parent->shares_with ? parent->shares_with : parent;
     if (color == NCCL_SPLIT_NOCOLOR)
         comm->is_blocking = true; /* nobody could ask for its state */
     struct fake_job *job = job_new(comm, job_split);

@@ -81,6 +81,8 @@ static ncclResult_t enqueue(struct ncclComm *comm, struct fake_op op)
     bool is_empty = false;
     fake_group_begin();
     ncclResult_t result = check(comm, &op, &is_empty);
+    if (result == ncclSuccess && !is_empty)
+        result = fake_group_check_capture(comm, op.stream);
     if (result == ncclSuccess && !is_empty) {
         struct fake_op *copy = malloc(sizeof(*copy));
         if (!copy)

@@ -29,6 +29,7 @@
     FAKE_EXPORT type nccl##name params __attribute__((weak, alias("pnccl" #name)));                \
     FAKE_EXPORT type pnccl##name params
 
+enum { FAKE_CAPTURES = 4 };
 enum { FAKE_MAX_RANKS = 64, FAKE_N_TYPES = 12, FAKE_MAX_USER_OPS = 64 };
 
 /* Polling another process: give the core away, then sleep shortly. */
@@ -126,7 +127,7 @@ struct fake_op {
 
 /*
  * What running work needs of a communicator. Captured work may run after the communicator is gone:
- * a link that was captured is never freed.
+ * the last of its graphs then frees the link.
  */
 struct fake_link {
     struct fake_segment segment;
@@ -134,18 +135,19 @@ struct fake_link {
     atomic_int abort;     /* raised by the API, seen by every wait */
     atomic_int in_flight; /* eager launches not yet over */
     atomic_int busy;      /* work of this rank is running: a second is an error of the ordering */
-    atomic_int captured;
-    uint64_t step; /* collective steps run; only the running work touches it */
+    atomic_int n_holders; /* the communicator, and each captured work */
+    uint64_t step;        /* collective steps run; only the running work touches it */
 };
 struct fake_work {
     struct fake_link *link;
     struct fake_op *ops; /* one collective, or the sends and receives of a group */
     bool is_captured;
-    struct fake_work *next;
 };
 /* move.c. Runs on the stream's worker. */
 void fake_work_run(void *work);
 void fake_work_free(struct fake_work *work);
+/* comm.c */
+void fake_link_release(struct fake_link *link);
 const char *fake_call_name(enum fake_call call);
 
 /* ---- reduce.c ---- */
@@ -171,10 +173,11 @@ struct ncclComm {
     struct fake_link *link;
     atomic_int state; /* ncclInProgress, then the result of creation; the asynchronous error */
     atomic_int is_revoked;
-    bool is_blocking, is_finalized, share_split;
+    bool is_blocking, is_finalized;
+    struct ncclComm *shares_with; /* the parent whose order it keeps; ended after this one */
     atomic_int is_suspended;
     atomic_int is_launching; /* a non-blocking group's thread is at it */
-    bool has_job; /* a background creation to be joined */
+    bool has_job;            /* a background creation to be joined */
     pthread_t job;
     /* Host exchanges and children, numbered in the order of the calls. */
     pthread_mutex_t lock;
@@ -185,10 +188,13 @@ struct ncclComm {
     struct CUevent_st *order, *join;
     bool has_order, is_ordered_by_graph;
     cudaStream_t last_stream;
-    uint64_t capture_id;
-    void *capture_node;
-    struct CUevent_st *capture_order;
-    cudaStream_t capture_stream;
+    struct fake_capture {
+        uint64_t id;
+        void *node;
+        struct CUevent_st *order; /* its last operation */
+        cudaStream_t stream;      /* where that is */
+    } captures[FAKE_CAPTURES];    /* under way at once; the oldest makes room */
+    unsigned n_captures;
     /* loader.c; the tuner is given the address of tuner_context */
     const struct fake_tuner *tuner;
     void *tuner_context;
@@ -231,6 +237,8 @@ void fake_group_begin(void);
 ncclResult_t fake_group_finish(ncclResult_t result);
 bool fake_group_is_open(void);
 void fake_group_add_job(struct fake_job *job);
+/* ncclInvalidUsage unless all streams of a communicator in a group are in one capture or in none. */
+ncclResult_t fake_group_check_capture(const struct ncclComm *comm, cudaStream_t stream);
 void fake_group_add_op(struct ncclComm *comm, struct fake_op *op);
 
 /* ---- loader.c: plugins, by the rules of the chosen version ---- */

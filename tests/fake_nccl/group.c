@@ -39,6 +39,21 @@ void fake_group_add_job(struct fake_job *job)
     *at = job;
 }
 
+ncclResult_t fake_group_check_capture(const struct ncclComm *comm, cudaStream_t stream)
+{
+    const struct entry *e = g_group.entries;
+    while (e && e->comm != comm)
+        e = e->next;
+    const struct fake_op *other = !e ? NULL : e->collectives ? e->collectives : e->pairwise;
+    uint64_t mine = 0, theirs = 0;
+    if (!other || other->stream == stream)
+        return ncclSuccess;
+    if (llane_gpu_capture_id(stream, &mine) != 0 ||
+        llane_gpu_capture_id(other->stream, &theirs) != 0)
+        return ncclUnhandledCudaError;
+    return mine == theirs ? ncclSuccess : ncclInvalidUsage;
+}
+
 void fake_group_add_op(struct ncclComm *comm, struct fake_op *op)
 {
     struct entry **e = &g_group.entries;

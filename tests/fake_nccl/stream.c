@@ -60,65 +60,80 @@ static bool has_other_streams(const struct fake_op *ops)
     return false;
 }
 
-static int order_before(struct ncclComm *comm, cudaStream_t stream, uint64_t capture)
+static bool is_mixing(void)
 {
-    if (!comm->order && (llane_gpu_event_create(0, &comm->order) != 0 ||
-                         llane_gpu_event_create(0, &comm->capture_order) != 0))
+    const char *mixing = fake_getenv("NCCL_GRAPH_MIXING_SUPPORT");
+    return !mixing || strcmp(mixing, "0") != 0;
+}
+
+static struct fake_capture *capture_of(struct ncclComm *comm, uint64_t id)
+{
+    for (int i = 0; i < FAKE_CAPTURES; i++) {
+        if (comm->captures[i].id == id)
+            return &comm->captures[i];
+    }
+    return NULL;
+}
+
+static int make_events(struct ncclComm *comm)
+{
+    int r = comm->order ? 0 : llane_gpu_event_create(0, &comm->order);
+    for (int i = 0; i < FAKE_CAPTURES && r == 0; i++)
+        r = comm->captures[i].order ? 0 : llane_gpu_event_create(0, &comm->captures[i].order);
+    return r;
+}
+
+static int order_before(struct ncclComm *comm, cudaStream_t stream, uint64_t id)
+{
+    if (make_events(comm) != 0)
         return -1;
-    if (capture == 0) {
+    if (id == 0) {
         if (comm->has_order && (comm->is_ordered_by_graph || comm->last_stream != stream))
             return llane_gpu_stream_wait_event(stream, comm->order);
         return 0;
     }
-    if (capture == comm->capture_id)
-        return comm->capture_stream == stream
-                   ? 0
-                   : llane_gpu_stream_wait_event(stream, comm->capture_order);
-    const char *mixing = fake_getenv("NCCL_GRAPH_MIXING_SUPPORT");
-    if (mixing && strcmp(mixing, "0") == 0)
-        return 0;
+    struct fake_capture *capture = capture_of(comm, id);
+    if (capture)
+        return capture->stream == stream ? 0 : llane_gpu_stream_wait_event(stream, capture->order);
+    capture = &comm->captures[comm->n_captures++ % FAKE_CAPTURES];
+    capture->id = id;
+    capture->node = NULL;
     /* Even if the event was never recorded yet: it may be by the time of a replay. */
-    return llane_gpu_capture_wait_external(stream, comm->order);
+    return is_mixing() ? llane_gpu_capture_wait_external(stream, comm->order) : 0;
 }
 
-static int order_after(struct ncclComm *comm, cudaStream_t stream, uint64_t capture)
+static int order_after(struct ncclComm *comm, cudaStream_t stream, uint64_t id)
 {
     comm->has_order = true;
-    if (capture == 0) {
+    if (id == 0) {
         comm->last_stream = stream;
         return llane_gpu_event_record(comm->order, stream);
     }
     /* From now on the event may be recorded by a replay at any time. */
     comm->is_ordered_by_graph = true;
-    int r;
-    const char *mixing = fake_getenv("NCCL_GRAPH_MIXING_SUPPORT");
-    if (mixing && strcmp(mixing, "0") == 0)
-        r = 0;
-    else if (capture == comm->capture_id)
-        r = llane_gpu_capture_record_extend(stream, comm->capture_node);
-    else
-        r = llane_gpu_capture_record_external(stream, comm->order, &comm->capture_node);
-    comm->capture_id = capture;
-    comm->capture_stream = stream;
-    if (r == 0)
-        r = llane_gpu_event_record(comm->capture_order, stream);
-    return r;
+    struct fake_capture *capture = capture_of(comm, id);
+    capture->stream = stream;
+    int r = 0;
+    if (is_mixing())
+        r = capture->node ? llane_gpu_capture_record_extend(stream, capture->node)
+                          : llane_gpu_capture_record_external(stream, comm->order, &capture->node);
+    return r == 0 ? llane_gpu_event_record(capture->order, stream) : r;
 }
 
-/* Captured work belongs to its graph, of which we hear nothing: kept for the life of the process. */
-static void keep_captured(struct fake_work *work)
+/* The graph is gone, and what was made of it. */
+static void release_captured(void *arg)
 {
-    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-    static struct fake_work *all;
-    pthread_mutex_lock(&lock);
-    work->next = all;
-    all = work;
-    pthread_mutex_unlock(&lock);
+    struct fake_work *work = arg;
+    struct fake_link *link = work->link;
+    fake_work_free(work);
+    fake_link_release(link);
 }
 
 ncclResult_t fake_launch(struct ncclComm *comm, struct fake_op *ops)
 {
     struct fake_work *work = calloc(1, sizeof(*work));
+    /* A child that shares its parent's resources has its place in the parent's order. */
+    struct ncclComm *order = comm->shares_with ? comm->shares_with : comm;
     cudaStream_t stream = ops->stream;
     uint64_t capture = 0;
     int device = 0, r;
@@ -128,21 +143,19 @@ ncclResult_t fake_launch(struct ncclComm *comm, struct fake_op *ops)
     for (const struct fake_op *op = ops; op; op = op->next)
         trace(comm, op);
 
-    pthread_mutex_lock(&comm->lock);
+    pthread_mutex_lock(&order->lock);
     if ((r = llane_gpu_device_get(&device)) != 0 || (r = llane_gpu_device_set(comm->device)) != 0)
         goto out;
     if ((r = llane_gpu_capture_id(stream, &capture)) != 0)
         goto restore;
     work->is_captured = capture != 0;
-    if (has_others && !comm->join && (r = llane_gpu_event_create(0, &comm->join)) != 0)
+    if (has_others && !order->join && (r = llane_gpu_event_create(0, &order->join)) != 0)
         goto restore;
-    if (has_others && (r = join_streams(comm, ops, false)) != 0)
+    if (has_others && (r = join_streams(order, ops, false)) != 0)
         goto restore;
-    if ((r = order_before(comm, stream, capture)) != 0)
+    if ((r = order_before(order, stream, capture)) != 0)
         goto restore;
-    if (capture)
-        atomic_store(&comm->link->captured, 1);
-    else
+    if (!capture)
         atomic_fetch_add(&comm->link->in_flight, 1);
     r = llane_emu_host_call(stream, fake_work_run, work);
     if (r != 0) {
@@ -150,15 +163,17 @@ ncclResult_t fake_launch(struct ncclComm *comm, struct fake_op *ops)
             atomic_fetch_sub(&comm->link->in_flight, 1);
         goto restore;
     }
-    if (capture)
-        keep_captured(work);
+    if (capture) {
+        atomic_fetch_add(&comm->link->n_holders, 1);
+        r = llane_gpu_capture_retain(stream, release_captured, work);
+    }
     work = NULL;
-    if ((r = order_after(comm, stream, capture)) == 0 && has_others)
-        r = join_streams(comm, ops, true);
+    if (r == 0 && (r = order_after(order, stream, capture)) == 0 && has_others)
+        r = join_streams(order, ops, true);
 restore:
     llane_gpu_device_set(device);
 out:
-    pthread_mutex_unlock(&comm->lock);
+    pthread_mutex_unlock(&order->lock);
     if (work)
         fake_work_free(work);
     if (r != 0)

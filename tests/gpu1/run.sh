@@ -65,6 +65,36 @@ client() { # client NAME N COMMAND...
     fi
 }
 
+# The same program without and with llane: return codes and results as NCCL's, and the same output.
+conformance() {
+    local n=$1 r log=$logs/conformance
+    [ -x "$build/tests/gpu1/conformance" ] || { skip "conformance, $n ranks" "not built" && return; }
+    for with in "" llane; do
+        local dir status=0 pids=()
+        dir=$(mktemp -d)
+        for ((r = 0; r < n; r++)); do
+            RANK=$r WORLD_SIZE=$n RANKS_DIR=$dir NCCL_HOSTID=llane-$r LLANE_STATS=1 LLANE_WAIT=1 \
+                NCCL_TUNER_PLUGIN=$with timeout -k 5 150 "$build/tests/gpu1/conformance" \
+                >"$log-$with-$r" 2>&1 &
+            pids+=($!)
+        done
+        for r in "${pids[@]}"; do wait "$r" || status=1; done
+        rm -rf "$dir"
+        if [ $status != 0 ]; then
+            grep -hE 'WRONG|expected|conformance' "$log-$with"-* | head -n 30 | sed 's/^/# /'
+            not_ok "conformance ${with:-without llane}, $n ranks: codes and results"
+            return
+        fi
+    done
+    if ! grep -q 'llane stats: .*: lane [1-9]' "$log-llane-0"; then
+        not_ok "conformance, $n ranks: the lane carried calls"
+    elif ! diff <(grep -E '^[a-z0-9_-]+: ' "$log--0") <(grep -E '^[a-z0-9_-]+: ' "$log-llane-0"); then
+        not_ok "conformance, $n ranks: the same with and without llane"
+    else
+        ok "conformance, $n ranks: as NCCL, with and without llane"
+    fi
+}
+
 has() { "$python" -c "import $1" 2>/dev/null; }
 
 if ! command -v nvidia-smi >/dev/null || ! nvidia-smi -L | grep -q GPU; then
@@ -91,8 +121,12 @@ for n in ${GPU_RANKS:-2 4}; do
     else
         not_ok "demo, $n ranks"
     fi
+    conformance "$n"
     if has torch; then
         client PyTorch "$n" "$python" "$here/torch_allreduce.py"
+        [ "$n" != 2 ] || client "PyTorch with expandable segments" 2 env \
+            PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True \
+            "$python" "$here/torch_allreduce.py" # cases.md 10
         client "ctypes through the drop-in" "$n" env -u NCCL_TUNER_PLUGIN \
             "$python" "$here/ctypes_allreduce.py" "$build/libnccl-llane.so"
     else

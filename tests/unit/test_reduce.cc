@@ -18,6 +18,21 @@ extern "C" {
 
 #include "kernel_oracle.h"
 #include "kernels/local.cuh"
+#include "nccl_abi.h"
+
+#define SAME_NUMBER(name, nccl) static_assert((int)LLANE_TYPE_##name == (int)(nccl), "table.h");
+SAME_NUMBER(I8, ncclInt8)
+SAME_NUMBER(U8, ncclUint8)
+SAME_NUMBER(I32, ncclInt32)
+SAME_NUMBER(U32, ncclUint32)
+SAME_NUMBER(I64, ncclInt64)
+SAME_NUMBER(U64, ncclUint64)
+SAME_NUMBER(F16, ncclFloat16)
+SAME_NUMBER(F32, ncclFloat32)
+SAME_NUMBER(F64, ncclFloat64)
+SAME_NUMBER(BF16, ncclBfloat16)
+SAME_NUMBER(E4M3, ncclFloat8e4m3)
+SAME_NUMBER(E5M2, ncclFloat8e5m2)
 
 namespace
 {

@@ -1,0 +1,749 @@
+/*
+ * One client, run with and without llane: every return code is compared with what NCCL is known to
+ * answer, every result with an independent computation, and the caller compares what both runs print.
+ * Runs on the emulation and, compiled by tests/gpu1/conformance.c, on a GPU with a real NCCL.
+ * `prog_conformance --help`.
+ */
+#include "gpu.h"
+#include "ranks.h"
+#include "values.h"
+
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { ROOM = 1 << 20, SMALL = 100, LARGE = 100000, N_BUFFERS = 6, N_STREAMS = 3 };
+
+static struct {
+    int rank, n, device, version, n_wrong, n_ids;
+    ncclComm_t comm;
+    struct CUstream_st *streams[N_STREAMS];
+    struct CUevent_st *event;
+    void *buffers[N_BUFFERS];
+    void *host;
+    const char *section;
+} g;
+
+/* ---- what is expected ---- */
+
+static void report(bool is_right, const char *what, int got, int expected)
+{
+    if (g.rank == 0 || !is_right)
+        printf("%s%s: %s = %d\n", is_right ? "" : "WRONG ", g.section, what, got);
+    if (!is_right) {
+        printf("    rank %d: expected %d\n", g.rank, expected);
+        g.n_wrong++;
+    }
+}
+
+/* The call's result, compared. */
+#define EXPECT(call, expected)                                                                     \
+    do {                                                                                           \
+        int got_ = (int)(call);                                                                    \
+        report(got_ == (int)(expected), #call, got_, (int)(expected));                             \
+    } while (0)
+#define OK(call) RANKS_CHECK(call)
+
+static double now_s(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static void sleep_ms(int ms)
+{
+    struct timespec t = {.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000L};
+    nanosleep(&t, NULL);
+}
+
+static void sync_stream(int stream)
+{
+    OK(llane_gpu_stream_synchronize(g.streams[stream]));
+}
+
+/* ---- data: call `call` of float32 sums, whose inputs differ by rank, call and element ---- */
+
+static void fill(int buffer, uint64_t call, size_t count, int stream)
+{
+    values_fill(ncclFloat32, ncclSum, g.rank, call, count, g.host);
+    OK(llane_gpu_memcpy_async(g.buffers[buffer], g.host, count * 4, g.streams[stream]));
+    sync_stream(stream);
+}
+
+static void poison(int buffer, size_t bytes, int stream)
+{
+    OK(llane_gpu_memset_async(g.buffers[buffer], 0xa5, bytes, g.streams[stream]));
+    sync_stream(stream);
+}
+
+/* The stream's work is awaited; 0 when the buffer holds the sum. */
+static int sum_is_wrong(int buffer, uint64_t call, size_t count, int stream)
+{
+    char words[160] = "";
+    sync_stream(stream);
+    OK(llane_gpu_memcpy_async(g.host, g.buffers[buffer], count * 4, g.streams[stream]));
+    sync_stream(stream);
+    size_t n = values_check(ncclFloat32, ncclSum, g.n, call, count, g.host, words, sizeof(words));
+    if (n)
+        printf("    rank %d: %s\n", g.rank, words);
+    return n != 0;
+}
+
+static int is_poisoned(int buffer, size_t bytes, int stream)
+{
+    sync_stream(stream);
+    OK(llane_gpu_memcpy_async(g.host, g.buffers[buffer], bytes, g.streams[stream]));
+    sync_stream(stream);
+    for (size_t i = 0; i < bytes; i++) {
+        if (((uint8_t *)g.host)[i] != 0xa5)
+            return 0;
+    }
+    return 1;
+}
+
+static ncclResult_t sum(int from, int to, size_t count, ncclComm_t comm, int stream)
+{
+    return ncclAllReduce(g.buffers[from], g.buffers[to], count, ncclFloat32, ncclSum, comm,
+                         g.streams[stream]);
+}
+
+/* What leaves numbers that are equal on all ranks as they are. */
+static ncclRedOp_t unchanged(void)
+{
+    return (g.n & (g.n - 1)) == 0 ? ncclAvg : ncclMax; /* 1/3 three times is not one */
+}
+
+/* A whole small sum on the communicator: it is in step on all ranks. */
+static void in_step(ncclComm_t comm)
+{
+    static uint64_t call = 1000;
+    fill(0, ++call, SMALL, 0);
+    EXPECT(sum(0, 1, SMALL, comm, 0), ncclSuccess);
+    EXPECT(sum_is_wrong(1, call, SMALL, 0), 0);
+}
+
+static ncclUniqueId new_id(void)
+{
+    char name[32];
+    ncclUniqueId id;
+    snprintf(name, sizeof(name), "id.%d", g.n_ids++);
+    ranks_unique_id(name, ncclGetUniqueId, &id);
+    return id;
+}
+
+static ncclComm_t new_comm(void)
+{
+    ncclComm_t comm = NULL;
+    OK(ncclCommInitRank(&comm, g.n, new_id(), g.rank));
+    return comm;
+}
+
+static void barrier(void)
+{
+    char name[32];
+    snprintf(name, sizeof(name), "barrier.%d", g.n_ids++);
+    ranks_barrier(name);
+}
+
+/* ---- arguments ---- */
+
+static void arguments(void)
+{
+    void *in = g.buffers[0], *out = g.buffers[1];
+    cudaStream_t stream = g.streams[0];
+    in_step(g.comm);
+    EXPECT(ncclAllReduce(in, out, 4, ncclFloat32, ncclSum, NULL, stream), ncclInvalidArgument);
+    void *no_comm = calloc(1, 1 << 20);
+    EXPECT(ncclAllReduce(in, out, 4, ncclFloat32, ncclSum, no_comm, stream), ncclInvalidArgument);
+    EXPECT(ncclAllReduce(in, out, 4, -1, ncclSum, g.comm, stream), ncclInvalidArgument);
+    EXPECT(ncclAllReduce(in, out, 4, 1000, ncclSum, g.comm, stream), ncclInvalidArgument);
+    EXPECT(ncclAllReduce(in, out, 4, ncclFloat32, -1, g.comm, stream), ncclInvalidArgument);
+    EXPECT(ncclAllReduce(in, out, 4, ncclFloat32, 1000, g.comm, stream), ncclInvalidArgument);
+    EXPECT(ncclAllReduce(NULL, NULL, 0, ncclFloat32, ncclSum, g.comm, stream), ncclSuccess);
+    EXPECT(ncclAllReduce(NULL, NULL, 0, 1000, ncclSum, g.comm, stream), ncclInvalidArgument);
+    EXPECT(ncclBroadcast(in, out, 4, ncclFloat32, g.n, g.comm, stream), ncclInvalidArgument);
+    EXPECT(ncclReduce(in, out, 4, ncclFloat32, ncclSum, -1, g.comm, stream), ncclInvalidArgument);
+    EXPECT(ncclSend(in, 4, ncclFloat32, g.n, g.comm, stream), ncclInvalidArgument);
+    EXPECT(ncclRecv(out, 4, ncclFloat32, 0, NULL, stream), ncclInvalidArgument);
+    EXPECT(ncclGroupEnd(), ncclInvalidUsage);
+    EXPECT(ncclCommGetAsyncError(NULL, NULL), ncclInvalidArgument);
+    EXPECT(ncclCommGetAsyncError(g.comm, NULL), ncclInvalidArgument);
+    ncclResult_t state = ncclInternalError;
+    EXPECT(ncclCommGetAsyncError(g.comm, &state), ncclSuccess);
+    EXPECT(state, ncclSuccess);
+    EXPECT(ncclCommDestroy(NULL), ncclSuccess);
+    EXPECT(ncclCommAbort(NULL), ncclSuccess);
+    free(no_comm);
+    in_step(g.comm);
+
+    ncclRedOp_t op = ncclSum;
+    float half = 0.5f;
+    OK(ncclRedOpCreatePreMulSum(&op, &half, ncclFloat32, ncclScalarHostImmediate, g.comm));
+    EXPECT(ncclAllReduce(in, out, 4, ncclFloat16, op, g.comm, stream), ncclInvalidArgument);
+    fill(0, 5, SMALL, 0);
+    EXPECT(ncclAllReduce(in, out, SMALL, ncclFloat32, op, g.comm, stream), ncclSuccess);
+    EXPECT(ncclRedOpDestroy(op, g.comm), ncclSuccess);
+    in_step(g.comm);
+}
+
+/* A float8 sum: refused below compute capability 9.0, right from there on. */
+static void float8(void)
+{
+    struct llane_gpu_identity identity;
+    OK(llane_gpu_identify(g.device, &identity));
+    ncclResult_t expected = g.version < 22400 || identity.cc_major < 9 ? ncclInvalidArgument : 0;
+    EXPECT(
+        ncclAllReduce(g.buffers[0], g.buffers[1], 0, ncclFloat8e4m3, ncclSum, g.comm, g.streams[0]),
+        g.version < 22400 ? ncclInvalidArgument : ncclSuccess);
+    EXPECT(ncclAllReduce(g.buffers[0], g.buffers[1], 16, ncclFloat8e4m3, ncclSum, g.comm,
+                         g.streams[0]),
+           expected);
+    in_step(g.comm);
+}
+
+/* cases.md 36: the average of large floats stays finite. */
+static void large_average(void)
+{
+    float *host = g.host;
+    for (int i = 0; i < SMALL; i++)
+        host[i] = 2e38f;
+    OK(llane_gpu_memcpy_async(g.buffers[0], host, SMALL * 4, g.streams[0]));
+    EXPECT(ncclAllReduce(g.buffers[0], g.buffers[1], SMALL, ncclFloat32, ncclAvg, g.comm,
+                         g.streams[0]),
+           ncclSuccess);
+    OK(llane_gpu_memcpy_async(host, g.buffers[1], SMALL * 4, g.streams[0]));
+    sync_stream(0);
+    int n_off = 0;
+    for (int i = 0; i < SMALL; i++)
+        n_off += !(host[i] > 1.9999e38f && host[i] < 2.0001e38f);
+    EXPECT(n_off, 0);
+}
+
+/* ---- groups ---- */
+
+static void groups(void)
+{
+    /* nested; large ones are NCCL's, small ones the lane's */
+    fill(0, 10, LARGE, 0);
+    fill(2, 11, SMALL, 0);
+    OK(ncclGroupStart());
+    EXPECT(sum(0, 1, LARGE, g.comm, 0), ncclSuccess);
+    OK(ncclGroupStart());
+    EXPECT(sum(2, 3, SMALL, g.comm, 0), ncclSuccess);
+    EXPECT(ncclGroupEnd(), ncclSuccess);
+    EXPECT(ncclGroupEnd(), ncclSuccess);
+    EXPECT(sum_is_wrong(1, 10, LARGE, 0), 0);
+    EXPECT(sum_is_wrong(3, 11, SMALL, 0), 0);
+
+    /* streams of their own in one group */
+    fill(0, 12, SMALL, 0);
+    fill(2, 13, SMALL, 1);
+    OK(ncclGroupStart());
+    EXPECT(sum(0, 1, SMALL, g.comm, 0), ncclSuccess);
+    EXPECT(sum(2, 3, SMALL, g.comm, 1), ncclSuccess);
+    EXPECT(ncclGroupEnd(), ncclSuccess);
+    EXPECT(sum_is_wrong(1, 12, SMALL, 0), 0);
+    EXPECT(sum_is_wrong(3, 13, SMALL, 1), 0);
+}
+
+/* An error inside: nothing of the group is launched. */
+static void group_errors(void)
+{
+    fill(0, 20, SMALL, 0);
+    poison(1, 4 * SMALL, 0);
+    OK(ncclGroupStart());
+    EXPECT(sum(0, 1, SMALL, g.comm, 0), ncclSuccess);
+    EXPECT(ncclAllReduce(g.buffers[0], g.buffers[1], 4, 1000, ncclSum, g.comm, g.streams[0]),
+           ncclInvalidArgument);
+    EXPECT(sum(0, 1, SMALL, g.comm, 0), ncclSuccess);
+    EXPECT(ncclGroupEnd(), ncclInvalidArgument);
+    EXPECT(is_poisoned(1, 4 * SMALL, 0), 1);
+    in_step(g.comm);
+
+    /* in an inner group, by another call */
+    poison(1, 4 * SMALL, 0);
+    OK(ncclGroupStart());
+    OK(ncclGroupStart());
+    EXPECT(ncclBroadcast(g.buffers[0], g.buffers[1], 4, 1000, 0, g.comm, g.streams[0]),
+           ncclInvalidArgument);
+    EXPECT(ncclGroupEnd(), ncclSuccess);
+    EXPECT(sum(0, 1, SMALL, g.comm, 0), ncclSuccess);
+    EXPECT(ncclGroupEnd(), ncclInvalidArgument);
+    EXPECT(is_poisoned(1, 4 * SMALL, 0), 1);
+    in_step(g.comm);
+}
+
+static void simulated_group(void)
+{
+    if (g.version < 22200)
+        return;
+    struct llane_opaque_sim_info info = {sizeof(info), 0x74685283, 22809, -1};
+    fill(0, 30, SMALL, 0);
+    poison(1, 4 * SMALL, 0);
+    OK(ncclGroupStart());
+    EXPECT(sum(0, 1, SMALL, g.comm, 0), ncclSuccess);
+    EXPECT(ncclGroupSimulateEnd(&info), ncclSuccess);
+    EXPECT(is_poisoned(1, 4 * SMALL, 0), 1);
+    in_step(g.comm);
+}
+
+/* cases.md 32: rank 0 {receive, sum} in a group, rank 1 sum and then send. */
+static void receive_with_sum_against_sum_then_send(void)
+{
+    fill(0, 40, SMALL, 0);
+    if (g.rank == 0) {
+        OK(ncclGroupStart());
+        EXPECT(ncclRecv(g.buffers[2], SMALL, ncclFloat32, 1, g.comm, g.streams[0]), ncclSuccess);
+        EXPECT(sum(0, 1, SMALL, g.comm, 0), ncclSuccess);
+        EXPECT(ncclGroupEnd(), ncclSuccess);
+    } else {
+        EXPECT(sum(0, 1, SMALL, g.comm, 0), ncclSuccess);
+        if (g.rank == 1)
+            EXPECT(ncclSend(g.buffers[1], SMALL, ncclFloat32, 0, g.comm, g.streams[0]),
+                   ncclSuccess);
+    }
+    EXPECT(sum_is_wrong(1, 40, SMALL, 0), 0);
+    if (g.rank == 0)
+        EXPECT(sum_is_wrong(2, 40, SMALL, 0), 0);
+}
+
+/* cases.md 33: the very first calls, with a message between them that is not NCCL's. */
+static void first_calls(void)
+{
+    ncclComm_t comm = new_comm();
+    char byte = 1;
+    fill(0, 50, SMALL, 0);
+    if (g.rank == 0) {
+        EXPECT(sum(0, 1, SMALL, comm, 0), ncclSuccess);
+        ranks_publish("after.sum", &byte, 1);
+    } else {
+        ranks_fetch("after.sum", &byte, 1);
+        EXPECT(sum(0, 1, SMALL, comm, 0), ncclSuccess);
+    }
+    EXPECT(sum_is_wrong(1, 50, SMALL, 0), 0);
+    OK(ncclCommDestroy(comm));
+}
+
+/* ---- order ---- */
+
+/* Ranks come late in turns: the others' operations are under way, and wait, when they call again. */
+static void dawdle(void)
+{
+    static int n_calls;
+    if (++n_calls % g.n == g.rank)
+        sleep_ms(10);
+}
+
+/*
+ * A chain over all data calls and three streams, without a wait of the program's: each operation
+ * works on what the one before left, as the order of one communicator promises. cases.md 14.
+ */
+static void order_across_streams(void)
+{
+    for (uint64_t k = 0; k < 4; k++) {
+        uint64_t call = 60 + k;
+        int last = g.n - 1, s = 0;
+        fill(0, call, LARGE, 0);
+        for (int b = 1; b < N_BUFFERS; b++)
+            poison(b, ROOM, 0);
+        size_t count = k % 2 ? SMALL : 40000;
+#define NEXT (dawdle(), g.streams[s++ % N_STREAMS])
+        EXPECT(ncclAllReduce(g.buffers[0], g.buffers[1], count, ncclFloat32, ncclSum, g.comm, NEXT),
+               0);
+        EXPECT(ncclBroadcast(g.buffers[1], g.buffers[2], count, ncclFloat32, 0, g.comm, NEXT), 0);
+        /* every rank has the sum: its maximum over all ranks is the sum again, by the lane or not */
+        EXPECT(ncclAllReduce(g.buffers[2], g.buffers[3], count, ncclFloat32, ncclMax, g.comm, NEXT),
+               0);
+        EXPECT(
+            ncclReduce(g.buffers[3], g.buffers[4], count, ncclFloat32, ncclMin, last, g.comm, NEXT),
+            0);
+        EXPECT(ncclBroadcast(g.buffers[4], g.buffers[4], count, ncclFloat32, last, g.comm, NEXT),
+               0);
+        /* rank r's average of equal numbers is the number: lane again */
+        EXPECT(ncclAllReduce(g.buffers[4], g.buffers[5], SMALL, ncclFloat32, unchanged(), g.comm,
+                             NEXT),
+               0);
+        EXPECT(ncclBcast(g.buffers[5], SMALL, ncclFloat32, last, g.comm, NEXT), 0);
+        OK(ncclGroupStart());
+        EXPECT(ncclSend(g.buffers[5], SMALL, ncclFloat32, (g.rank + 1) % g.n, g.comm, NEXT), 0);
+        s--;
+        EXPECT(ncclRecv(g.buffers[1], SMALL, ncclFloat32, (g.rank + last) % g.n, g.comm, NEXT), 0);
+        EXPECT(ncclGroupEnd(), 0);
+        EXPECT(ncclAllReduce(g.buffers[1], g.buffers[2], SMALL, ncclFloat32, unchanged(), g.comm,
+                             NEXT),
+               0);
+        EXPECT(sum_is_wrong(2, call, SMALL, (s - 1) % N_STREAMS), 0);
+#undef NEXT
+    }
+}
+
+/* ---- graphs ---- */
+
+static void capture_begin(void)
+{
+    OK(llane_gpu_capture_begin(g.streams[0]));
+}
+
+static struct CUgraphExec_st *capture_end(void)
+{
+    struct CUgraphExec_st *graph = NULL;
+    OK(llane_gpu_capture_end(g.streams[0], &graph));
+    return graph;
+}
+
+/* Stream `to` goes on where `from` is. */
+static void follow(int from, int to)
+{
+    OK(llane_gpu_event_record(g.event, g.streams[from]));
+    OK(llane_gpu_stream_wait_event(g.streams[to], g.event));
+}
+
+/* cases.md 15: two graphs of one communicator on two streams, eager calls on a third, no waits. */
+static void graphs_and_eager_calls(void)
+{
+    struct CUgraphExec_st *graphs[2];
+    for (int i = 0; i < 2; i++) {
+        capture_begin();
+        EXPECT(sum(i, 2 + i, SMALL, g.comm, 0), ncclSuccess);
+        EXPECT(sum(i, 2 + i, i ? LARGE : SMALL, g.comm, 0), ncclSuccess);
+        graphs[i] = capture_end();
+    }
+    for (uint64_t k = 0; k < 5; k++) {
+        fill(0, 70 + k, SMALL, 0);
+        fill(1, 80 + k, LARGE, 0);
+        for (int i = 0; i < 2; i++)
+            EXPECT(llane_gpu_graph_launch(graphs[i], g.streams[i]), 0);
+        EXPECT(sum(0, 4, SMALL, g.comm, 2), ncclSuccess);
+        EXPECT(llane_gpu_graph_launch(graphs[0], g.streams[1]), 0);
+        EXPECT(sum(0, 5, SMALL, g.comm, 2), ncclSuccess);
+        sync_stream(0);
+        sync_stream(1);
+        EXPECT(sum_is_wrong(2, 70 + k, SMALL, 2), 0);
+        EXPECT(sum_is_wrong(3, 80 + k, LARGE, 2), 0);
+        EXPECT(sum_is_wrong(4, 70 + k, SMALL, 2), 0);
+        EXPECT(sum_is_wrong(5, 70 + k, SMALL, 2), 0);
+    }
+    for (int i = 0; i < 2; i++)
+        OK(llane_gpu_graph_destroy(graphs[i]));
+    in_step(g.comm);
+}
+
+/* Two captures under way at once, their calls in turns, each over two streams. */
+static void captures_in_turns(void)
+{
+    struct CUgraphExec_st *first, *second;
+    struct CUstream_st *other;
+    OK(llane_gpu_stream_create(&other));
+    capture_begin();
+    OK(llane_gpu_capture_begin(other));
+    follow(0, 1);
+    EXPECT(sum(0, 1, SMALL, g.comm, 0), ncclSuccess);
+    EXPECT(ncclAllReduce(g.buffers[0], g.buffers[4], SMALL, ncclFloat32, ncclSum, g.comm, other),
+           ncclSuccess);
+    EXPECT(ncclAllReduce(g.buffers[1], g.buffers[2], SMALL, ncclFloat32, unchanged(), g.comm,
+                         g.streams[1]),
+           ncclSuccess);
+    EXPECT(
+        ncclAllReduce(g.buffers[4], g.buffers[5], SMALL, ncclFloat32, unchanged(), g.comm, other),
+        ncclSuccess);
+    follow(1, 0);
+    EXPECT(sum(0, 3, SMALL, g.comm, 0), ncclSuccess);
+    OK(llane_gpu_capture_end(other, &second));
+    first = capture_end();
+    for (uint64_t k = 0; k < 3; k++) {
+        fill(0, 90 + k, SMALL, 0);
+        EXPECT(llane_gpu_graph_launch(first, g.streams[0]), 0);
+        EXPECT(llane_gpu_graph_launch(second, other), 0);
+        OK(llane_gpu_stream_synchronize(other));
+        EXPECT(sum_is_wrong(2, 90 + k, SMALL, 0), 0);
+        EXPECT(sum_is_wrong(3, 90 + k, SMALL, 0), 0);
+        EXPECT(sum_is_wrong(5, 90 + k, SMALL, 0), 0);
+    }
+    OK(llane_gpu_graph_destroy(first));
+    OK(llane_gpu_graph_destroy(second));
+    OK(llane_gpu_stream_destroy(other));
+    in_step(g.comm);
+}
+
+/* The first all-reduce ever in a capture; never launched; graph gone before and after its
+ * communicator; streams of one group in different captures. */
+static void odd_captures(void)
+{
+    ncclComm_t comm = new_comm();
+    capture_begin();
+    EXPECT(sum(0, 1, SMALL, comm, 0), ncclSuccess);
+    struct CUgraphExec_st *graph = capture_end();
+    fill(0, 100, SMALL, 0);
+    EXPECT(llane_gpu_graph_launch(graph, g.streams[0]), 0);
+    EXPECT(sum_is_wrong(1, 100, SMALL, 0), 0);
+    in_step(comm);
+    OK(llane_gpu_graph_destroy(graph));
+
+    capture_begin();
+    EXPECT(sum(0, 1, SMALL, comm, 0), ncclSuccess);
+    graph = capture_end(); /* never launched */
+    OK(llane_gpu_graph_destroy(graph));
+    in_step(comm);
+
+    capture_begin(); /* abandoned: a stream that was forked is not joined */
+    follow(0, 1);
+    EXPECT(sum(0, 1, SMALL, comm, 1), ncclSuccess);
+    EXPECT(llane_gpu_capture_end(g.streams[0], &graph) != 0, 1);
+    in_step(comm);
+
+    capture_begin();
+    EXPECT(sum(0, 1, SMALL, comm, 0), ncclSuccess);
+    graph = capture_end();
+    fill(0, 101, SMALL, 0);
+    EXPECT(llane_gpu_graph_launch(graph, g.streams[0]), 0);
+    EXPECT(sum_is_wrong(1, 101, SMALL, 0), 0);
+    OK(llane_gpu_graph_destroy(graph));
+    barrier();
+    EXPECT(ncclCommDestroy(comm), ncclSuccess);
+    comm = new_comm();
+    in_step(comm);
+
+    capture_begin();
+    OK(ncclGroupStart());
+    EXPECT(sum(0, 1, SMALL, comm, 0), ncclSuccess);
+    EXPECT(sum(0, 2, SMALL, comm, 1), ncclInvalidUsage);
+    EXPECT(ncclGroupEnd(), ncclInvalidUsage);
+    (void)llane_gpu_capture_end(g.streams[0], &graph);
+    in_step(comm);
+    OK(ncclCommDestroy(comm));
+}
+
+/* ---- communicators ---- */
+
+static void children(void)
+{
+    ncclComm_t child = NULL;
+    ncclConfig_t config = FAKE_CONFIG_INIT;
+    int rank = -1;
+    EXPECT(ncclCommSplit(g.comm, 0, -g.rank, &child, NULL), ncclSuccess);
+    EXPECT(ncclCommUserRank(child, &rank), ncclSuccess);
+    EXPECT(rank == g.n - 1 - g.rank, 1);
+    in_step(child); /* sums do not depend on the ranks' order */
+    EXPECT(ncclCommDestroy(child), ncclSuccess);
+
+    child = (ncclComm_t)&config;
+    int color = g.rank == g.n - 1 ? NCCL_SPLIT_NOCOLOR : 7;
+    EXPECT(ncclCommSplit(g.comm, color, 0, &child, NULL), ncclSuccess);
+    EXPECT(child == NULL, g.rank == g.n - 1);
+    if (child)
+        EXPECT(ncclCommDestroy(child), ncclSuccess);
+
+    /* a child that shares its parent's resources: their operations in one order */
+    config.split_share = 1;
+    EXPECT(ncclCommSplit(g.comm, 0, g.rank, &child, &config), ncclSuccess);
+    for (uint64_t k = 0; k < 4; k++) {
+        fill(0, 110 + k, SMALL, 0);
+        poison(1, 4 * SMALL, 0);
+        EXPECT(sum(0, 1, SMALL, g.comm, 0), ncclSuccess);
+        EXPECT(ncclAllReduce(g.buffers[1], g.buffers[2], SMALL, ncclFloat32, unchanged(), child,
+                             g.streams[1]),
+               ncclSuccess);
+        EXPECT(ncclAllReduce(g.buffers[2], g.buffers[3], SMALL, ncclFloat32, unchanged(), g.comm,
+                             g.streams[2]),
+               ncclSuccess);
+        sync_stream(1);
+        EXPECT(sum_is_wrong(3, 110 + k, SMALL, 2), 0);
+    }
+    EXPECT(ncclCommDestroy(child), ncclSuccess);
+    in_step(g.comm);
+}
+
+static void ends(void)
+{
+    for (int i = 0; i < 4; i++) { /* addresses are used again */
+        ncclComm_t comm = new_comm();
+        in_step(comm);
+        EXPECT(ncclCommFinalize(comm), ncclSuccess);
+        EXPECT(ncclCommDestroy(comm), ncclSuccess);
+    }
+    ncclComm_t comm = new_comm();
+    in_step(comm);
+    /* destroyed with calls in flight */
+    fill(0, 120, SMALL, 0);
+    for (int i = 0; i < 3; i++)
+        EXPECT(sum(0, 1, SMALL, comm, 0), ncclSuccess);
+    EXPECT(ncclCommDestroy(comm), ncclSuccess);
+    EXPECT(sum_is_wrong(1, 120, SMALL, 0), 0);
+    if (g.version >= 22807) {
+        comm = new_comm();
+        in_step(comm);
+        barrier();
+        EXPECT(ncclCommRevoke(comm, 0), ncclSuccess);
+        EXPECT(sum(0, 1, SMALL, comm, 0), ncclInvalidUsage);
+        EXPECT(ncclBroadcast(g.buffers[0], g.buffers[1], 4, ncclFloat32, 0, comm, g.streams[0]),
+               ncclInvalidUsage);
+        barrier();
+        EXPECT(ncclCommDestroy(comm), ncclSuccess);
+    }
+    in_step(g.comm);
+}
+
+/* cases.md 34: the abort of one communicator while another one's kernel spins on the same GPU. */
+static void abort_beside_a_spinning_kernel(void)
+{
+    ncclComm_t other = new_comm();
+    in_step(other);
+    fill(0, 130, SMALL, 0);
+    if (g.rank == 0)
+        EXPECT(sum(0, 1, SMALL, g.comm, 0), ncclSuccess); /* waits for the others */
+    double start = now_s();
+    EXPECT(ncclCommAbort(other), ncclSuccess);
+    EXPECT(now_s() - start < 1, 1);
+    barrier();
+    if (g.rank != 0)
+        EXPECT(sum(0, 1, SMALL, g.comm, 0), ncclSuccess);
+    EXPECT(sum_is_wrong(1, 130, SMALL, 0), 0);
+}
+
+static void not_blocking(void)
+{
+    ncclComm_t comm = NULL;
+    ncclConfig_t config = FAKE_CONFIG_INIT;
+    config.blocking = 0;
+    ncclUniqueId id = new_id();
+    ncclResult_t state = ncclCommInitRankConfig(&comm, g.n, id, g.rank, &config);
+    while (state == ncclInProgress)
+        OK(ncclCommGetAsyncError(comm, &state));
+    EXPECT(state, ncclSuccess);
+    /* large and small in turns on two streams: what NCCL launches late keeps its place too */
+    for (uint64_t k = 0; k < 6; k++) {
+        fill(0, 140 + k, LARGE, 0);
+        poison(1, 4 * LARGE, 0);
+        poison(2, 4 * SMALL, 0);
+        state = sum(0, 1, LARGE, comm, 0);
+        while (state == ncclInProgress)
+            OK(ncclCommGetAsyncError(comm, &state));
+        OK(state);
+        state = ncclAllReduce(g.buffers[1], g.buffers[2], SMALL, ncclFloat32, unchanged(), comm,
+                              g.streams[1]);
+        while (state == ncclInProgress)
+            OK(ncclCommGetAsyncError(comm, &state));
+        OK(state);
+        EXPECT(sum_is_wrong(2, 140 + k, SMALL, 1), 0);
+    }
+    state = ncclCommDestroy(comm);
+    EXPECT(state == ncclSuccess || state == ncclInProgress, 1);
+}
+
+/* A child process that ends by exit() leaves the communicators to its parent, and does not linger. */
+static void fork_after_use(void)
+{
+    fflush(NULL);
+    double start = now_s();
+    pid_t pid = fork();
+    if (pid == 0)
+        exit(0);
+    int status = -1;
+    waitpid(pid, &status, 0);
+    EXPECT(status, 0);
+    EXPECT(now_s() - start < 0.9, 1);
+    in_step(g.comm);
+}
+
+/* SIGTERM ends a program whose kernel spins: cases.md 14. Not among the default sections. */
+static void killed_while_spinning(void)
+{
+    if (g.rank == 0) {
+        EXPECT(sum(0, 1, SMALL, g.comm, 0), ncclSuccess);
+        fflush(NULL);
+        if (fork() == 0) {
+            sleep_ms(300);
+            kill(getppid(), SIGTERM);
+            _exit(0);
+        }
+        sync_stream(0);
+        report(false, "a sum without its peers ended", 0, 0);
+    }
+    sleep_ms(1500);
+    _exit(0);
+}
+
+static const struct section {
+    const char *name;
+    void (*run)(void);
+    bool is_extra; /* only when named */
+} g_sections[] = {
+    {"arguments", arguments, false},
+    {"float8", float8, false},
+    {"large_average", large_average, false},
+    {"groups", groups, false},
+    {"group_errors", group_errors, false},
+    {"simulated_group", simulated_group, false},
+    {"receive_with_sum_against_sum_then_send", receive_with_sum_against_sum_then_send, false},
+    {"order_across_streams", order_across_streams, false},
+    {"graphs_and_eager_calls", graphs_and_eager_calls, false},
+    {"captures_in_turns", captures_in_turns, false},
+    {"odd_captures", odd_captures, false},
+    {"children", children, false},
+    {"ends", ends, false},
+    /* A real NCCL frees device memory in an abort, which waits for the other kernel. */
+    {"abort_beside_a_spinning_kernel", abort_beside_a_spinning_kernel, true},
+    {"not_blocking", not_blocking, false},
+    {"first_calls", first_calls, true}, /* nothing may wait inside: LLANE_WAIT=0 */
+    {"fork_after_use", fork_after_use, true},
+    {"killed_while_spinning", killed_while_spinning, true},
+};
+enum { N_SECTIONS = sizeof(g_sections) / sizeof(*g_sections) };
+
+static bool is_wanted(const struct section *section, int argc, char **argv)
+{
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], section->name) == 0)
+            return true;
+    }
+    return argc == 1 && !section->is_extra;
+}
+
+static void open_all(void)
+{
+    int n_devices = 0;
+    g.rank = ranks_rank();
+    g.n = ranks_size();
+    OK(llane_gpu_device_count(&n_devices));
+    g.device = n_devices ? g.rank % n_devices : 0;
+    OK(llane_gpu_device_set(g.device));
+    OK(ncclGetVersion(&g.version));
+    for (int i = 0; i < N_STREAMS; i++)
+        OK(llane_gpu_stream_create(&g.streams[i]));
+    OK(llane_gpu_event_create(0, &g.event));
+    for (int i = 0; i < N_BUFFERS; i++)
+        OK(llane_gpu_malloc(ROOM, &g.buffers[i]));
+    g.host = malloc(ROOM);
+    g.comm = new_comm();
+}
+
+int main(int argc, char **argv)
+{
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    if (argc > 1 && strcmp(argv[1], "--help") == 0) {
+        puts("prog_conformance [section...]   two ranks or more; the sections:");
+        for (int i = 0; i < N_SECTIONS; i++)
+            printf("  %s%s\n", g_sections[i].name, g_sections[i].is_extra ? " (when named)" : "");
+        return 0;
+    }
+    open_all();
+    g.section = "warm-up";
+    if (argc == 1 || strcmp(argv[1], "first_calls") != 0)
+        in_step(g.comm); /* a lane, where there is one, is live from here on (LLANE_WAIT) */
+    for (int i = 0; i < N_SECTIONS; i++) {
+        if (is_wanted(&g_sections[i], argc, argv)) {
+            g.section = g_sections[i].name;
+            g_sections[i].run();
+            barrier();
+        }
+    }
+    OK(ncclCommDestroy(g.comm));
+    printf("rank %d: %s\n", g.rank, g.n_wrong ? "WRONG" : "ok");
+    return g.n_wrong ? 1 : 0;
+}

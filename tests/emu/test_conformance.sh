@@ -1,0 +1,86 @@
+#!/bin/bash
+# Proves that a program cannot tell the lane from NCCL: one client runs without and with llane, return
+# codes are those that NCCL is known to give, results are right, and both runs print the same. TAP.
+set -u
+build=${LLANE_BUILD:?run it through make test}
+programs=$build/tests/emu
+out=$(mktemp -d)
+trap 'rm -rf "$out"' EXIT
+n=0
+
+export LD_LIBRARY_PATH=$build/emu LLANE_WAIT=1 LLANE_STATS=1 NCCL_DEBUG=WARN
+
+report() { # report STATUS NAME
+    n=$((n + 1))
+    if [ "$1" = 0 ]; then
+        echo "ok $n - $2"
+    else
+        echo "not ok $n - $2"
+        grep -hE 'WRONG|expected|prog_|LLANE|fake nccl' "$out"/* | head -n 40 | sed 's/^/# /'
+    fi
+}
+
+said() { grep -E '^[a-z0-9_-]+: ' "$1" | sort; }
+
+# same NAME N OPTIONS_FOR_PROG_RANKS... -- SECTIONS...: right without and with llane, and alike.
+same() {
+    local name=$1 ranks=$2 options=()
+    shift 2
+    while [ "$1" != -- ]; do options+=("$1") && shift; done
+    shift
+    "$programs/prog_ranks" "${options[@]}" "$ranks" "$programs/prog_conformance" "$@" >"$out/without" 2>&1
+    report $? "${name}__without_llane__as_nccl"
+    "$programs/prog_ranks" -e '*:NCCL_TUNER_PLUGIN=llane' "${options[@]}" "$ranks" \
+        "$programs/prog_conformance" "$@" >"$out/with" 2>&1
+    report $? "${name}__with_llane__as_nccl"
+    diff <(said "$out/without") <(said "$out/with") >"$out/difference"
+    report $? "${name}__alike"
+}
+carried() { grep -Eq 'llane stats: .*: lane [1-9]' "$out/with"; }
+
+# ---- everything, with a live lane: cases.md 14, 15, 28, 32, 36 ----
+same two_ranks 2 --
+carried
+report $? two_ranks__the_lane_carried_calls
+same three_ranks_one_gpu 3 -e '*:CUDA_VISIBLE_DEVICES=0' --
+carried
+report $? three_ranks_one_gpu__the_lane_carried_calls
+
+same abort 2 -- abort_beside_a_spinning_kernel # cases.md 34
+
+# ---- nothing waits inside a call: cases.md 33 ----
+same first_calls 2 -e '*:LLANE_WAIT=0' -- first_calls
+# Going live in mid-run changes nothing either.
+same no_wait 2 -e '*:LLANE_WAIT=0' --
+
+# ---- what decides a route, decides it on all ranks ----
+same checked_pointers_on_one_rank 2 -e 1:NCCL_CHECK_POINTERS=1 -- groups group_errors order_across_streams
+! carried && grep -q 'NCCL_CHECK_POINTERS or NCCL_CHECK_MODE is set on one' "$out/with"
+report $? checked_pointers_on_one_rank__all_with_nccl_with_reason
+"$programs/prog_ranks" -e '*:NCCL_TUNER_PLUGIN=llane' -e 0:EMU_FAIL=primary 2 \
+    "$programs/prog_conformance" groups >"$out/with" 2>&1
+status=$?
+[ $status = 0 ] && ! carried && grep -q 'a CUDA context of its own' "$out/with"
+report $? own_context_on_one_rank__all_with_nccl_with_reason
+same old_gpu_on_one_rank 2 -e '*:EMU_CC=80' -- float8 arguments
+
+# ---- settings of the order ----
+for setting in LLANE_GRAPH_ORDER=0 NCCL_GRAPH_MIXING_SUPPORT=0; do
+    # One stream at a time needs no nodes in its graphs; captures_in_turns would overlap.
+    same "${setting%=0}_off" 2 -e "*:$setting" -- odd_captures groups order_across_streams
+done
+
+# ---- older NCCL, and the newest ----
+for version in 2.21.5 2.30.7; do
+    same "version_$version" 2 -e "*:FAKE_NCCL_VERSION=$version" --
+done
+
+# ---- processes ----
+same fork 2 -- fork_after_use
+[ "$(grep -c 'llane stats: .* rank' "$out/with")" = 2 ]
+report $? fork__child_prints_nothing
+"$programs/prog_ranks" -g -e '*:NCCL_TUNER_PLUGIN=llane' 2 "$programs/prog_conformance" \
+    killed_while_spinning >"$out/with" 2>&1
+[ $? = 143 ]
+report $? sigterm__kernel_spins__program_ends # cases.md 14
+echo "1..$n"

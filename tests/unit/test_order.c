@@ -1,0 +1,240 @@
+// Proves that order.c runs the operations of one communicator in the order of the calls, over streams,
+// captures and graphs, with two nodes a graph, and that a graph's memory is held as long as the graph.
+// ALSO: tsan
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include <cmocka.h>
+
+#include "emu.h"
+#include "order.h"
+
+enum { MAX = 64, N_STREAMS = 3 };
+
+static struct {
+    struct llane_order order;
+    struct CUstream_st *streams[N_STREAMS];
+    struct CUevent_st *fork;
+    _Atomic int n_running, n_overlaps, n_done;
+    int done[MAX]; /* numbers of operations in the order they ran */
+    _Atomic int n_graphs;
+} g;
+static int numbers[MAX];
+
+static void retain(void *unused)
+{
+    (void)unused;
+    atomic_fetch_add(&g.n_graphs, 1);
+}
+
+static void release(void *unused)
+{
+    (void)unused;
+    atomic_fetch_sub(&g.n_graphs, 1);
+}
+
+static void begin(int is_graph_ordered)
+{
+    struct CUevent_st *last, *captured[LLANE_ORDER_CAPTURES];
+    const struct llane_order_keeper keeper = {retain, release, NULL};
+    memset(&g, 0, sizeof g);
+    assert_int_equal(llane_gpu_event_create(0, &last), 0);
+    assert_int_equal(llane_gpu_event_create(0, &g.fork), 0);
+    for (int i = 0; i < LLANE_ORDER_CAPTURES; i++) {
+        assert_int_equal(llane_gpu_event_create(0, &captured[i]), 0);
+    }
+    for (int i = 0; i < N_STREAMS; i++) {
+        assert_int_equal(llane_gpu_stream_create(&g.streams[i]), 0);
+    }
+    for (int i = 0; i < MAX; i++) {
+        numbers[i] = i;
+    }
+    llane_order_init(&g.order, last, captured, is_graph_ordered, &keeper);
+}
+
+/* Takes a while, the earlier ones longer, so that later ones would overtake. */
+static void work(void *number)
+{
+    int n = *(int *)number;
+    if (atomic_fetch_add(&g.n_running, 1)) {
+        atomic_fetch_add(&g.n_overlaps, 1);
+    }
+    struct timespec t = {.tv_nsec = (n % 3 == 0 ? 4 : 1) * 1000000L};
+    nanosleep(&t, NULL);
+    g.done[atomic_fetch_add(&g.n_done, 1) % MAX] = n;
+    atomic_fetch_sub(&g.n_running, 1);
+}
+
+static void issue(int number, struct CUstream_st *stream)
+{
+    assert_int_equal(llane_order_before(&g.order, stream), 0);
+    assert_int_equal(llane_emu_host_call(stream, work, &numbers[number]), 0);
+    assert_int_equal(llane_order_after(&g.order, stream), 0);
+}
+
+static void drain(void)
+{
+    for (int i = 0; i < N_STREAMS; i++) {
+        assert_int_equal(llane_gpu_stream_synchronize(g.streams[i]), 0);
+    }
+}
+
+static void assert_ran(const int *expected, int n)
+{
+    drain();
+    assert_int_equal(g.n_done, n);
+    assert_int_equal(g.n_overlaps, 0);
+    for (int i = 0; i < n; i++) {
+        assert_int_equal(g.done[i], expected[i]);
+    }
+    g.n_done = 0;
+}
+
+static void follow(int from, int to)
+{
+    assert_int_equal(llane_gpu_event_record(g.fork, g.streams[from]), 0);
+    assert_int_equal(llane_gpu_stream_wait_event(g.streams[to], g.fork), 0);
+}
+
+/* n operations from `first` on, over the first and second stream, begun and ended on the first. */
+static struct CUgraphExec_st *capture(int first, int n)
+{
+    struct CUgraphExec_st *graph = NULL;
+    assert_int_equal(llane_gpu_capture_begin(g.streams[0]), 0);
+    follow(0, 1);
+    for (int i = 0; i < n; i++) {
+        issue(first + i, g.streams[i % 2]);
+    }
+    follow(1, 0);
+    assert_int_equal(llane_gpu_capture_end(g.streams[0], &graph), 0);
+    return graph;
+}
+
+static void eager__streams_in_turns__issue_order(void **state)
+{
+    (void)state;
+    begin(1);
+    for (int i = 0; i < 12; i++) {
+        issue(i, g.streams[i % N_STREAMS]);
+    }
+    assert_ran(numbers, 12);
+}
+
+static void graph__many_operations__two_nodes_more(void **state)
+{
+    (void)state;
+    for (int n = 1; n <= 9; n += 4) {
+        begin(1);
+        struct CUgraphExec_st *graph = capture(0, n);
+        assert_int_equal(llane_emu_graph_nodes(graph), n + 2);
+        assert_int_equal(llane_gpu_graph_launch(graph, g.streams[0]), 0);
+        assert_ran(numbers, n);
+        assert_int_equal(llane_gpu_graph_destroy(graph), 0);
+    }
+}
+
+static void graph__order_off__no_nodes_more_and_inner_order_kept(void **state)
+{
+    (void)state;
+    begin(0);
+    struct CUgraphExec_st *graph = capture(0, 6);
+    assert_int_equal(llane_emu_graph_nodes(graph), 6);
+    assert_int_equal(llane_gpu_graph_launch(graph, g.streams[2]), 0);
+    assert_ran(numbers, 6);
+    assert_int_equal(llane_gpu_graph_destroy(graph), 0);
+}
+
+static void graphs_and_eager__many_streams__launch_order(void **state)
+{
+    (void)state;
+    static const int expected[] = {20, 0, 1, 2, 21, 10, 11, 0, 1, 2, 22};
+    begin(1);
+    struct CUgraphExec_st *a = capture(0, 3), *b = capture(10, 2);
+    issue(20, g.streams[2]);
+    assert_int_equal(llane_gpu_graph_launch(a, g.streams[0]), 0);
+    issue(21, g.streams[2]);
+    assert_int_equal(llane_gpu_graph_launch(b, g.streams[1]), 0);
+    assert_int_equal(llane_gpu_graph_launch(a, g.streams[2]), 0);
+    issue(22, g.streams[0]);
+    assert_ran(expected, 11);
+    assert_int_equal(llane_gpu_graph_destroy(a), 0);
+    assert_int_equal(llane_gpu_graph_destroy(b), 0);
+}
+
+/* As many as may be under way at once, their operations in turns: each stays ordered in itself. */
+static void captures__under_way_at_once__each_in_order(void **state)
+{
+    (void)state;
+    struct CUgraphExec_st *graphs[LLANE_ORDER_CAPTURES];
+    struct CUstream_st *streams[LLANE_ORDER_CAPTURES][2];
+    begin(1);
+    for (int c = 0; c < LLANE_ORDER_CAPTURES; c++) {
+        for (int s = 0; s < 2; s++) {
+            assert_int_equal(llane_gpu_stream_create(&streams[c][s]), 0);
+        }
+        assert_int_equal(llane_gpu_capture_begin(streams[c][0]), 0);
+        assert_int_equal(llane_gpu_event_record(g.fork, streams[c][0]), 0);
+        assert_int_equal(llane_gpu_stream_wait_event(streams[c][1], g.fork), 0);
+    }
+    for (int i = 0; i < 4; i++) {
+        for (int c = 0; c < LLANE_ORDER_CAPTURES; c++) {
+            issue(10 * c + i, streams[c][i % 2]);
+        }
+    }
+    for (int c = LLANE_ORDER_CAPTURES - 1; c >= 0; c--) {
+        assert_int_equal(llane_gpu_event_record(g.fork, streams[c][1]), 0);
+        assert_int_equal(llane_gpu_stream_wait_event(streams[c][0], g.fork), 0);
+        assert_int_equal(llane_gpu_capture_end(streams[c][0], &graphs[c]), 0);
+        assert_int_equal(llane_emu_graph_nodes(graphs[c]), 4 + 2);
+    }
+    for (int c = 0; c < LLANE_ORDER_CAPTURES; c++) {
+        const int expected[] = {10 * c, 10 * c + 1, 10 * c + 2, 10 * c + 3};
+        assert_int_equal(llane_gpu_graph_launch(graphs[c], g.streams[0]), 0);
+        assert_ran(expected, 4);
+        assert_int_equal(llane_gpu_graph_destroy(graphs[c]), 0);
+    }
+    assert_int_equal(g.n_graphs, 0);
+}
+
+static void capture__graph_gone_or_abandoned__memory_released(void **state)
+{
+    (void)state;
+    begin(1);
+    struct CUgraphExec_st *graph = capture(0, 3);
+    assert_int_equal(g.n_graphs, 1);
+    assert_int_equal(llane_gpu_graph_launch(graph, g.streams[0]), 0);
+    drain();
+    assert_int_equal(g.n_graphs, 1);
+    assert_int_equal(llane_gpu_graph_destroy(graph), 0);
+    assert_int_equal(g.n_graphs, 0);
+    /* a fork that is not joined: no graph comes of it */
+    assert_int_equal(llane_gpu_capture_begin(g.streams[0]), 0);
+    follow(0, 1);
+    issue(0, g.streams[1]);
+    assert_int_equal(g.n_graphs, 1);
+    assert_int_not_equal(llane_gpu_capture_end(g.streams[0], &graph), 0);
+    assert_int_equal(g.n_graphs, 0);
+    g.n_done = 0;
+    issue(1, g.streams[0]);
+    issue(2, g.streams[1]);
+    assert_ran(numbers + 1, 2);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(eager__streams_in_turns__issue_order),
+        cmocka_unit_test(graph__many_operations__two_nodes_more),
+        cmocka_unit_test(graph__order_off__no_nodes_more_and_inner_order_kept),
+        cmocka_unit_test(graphs_and_eager__many_streams__launch_order),
+        cmocka_unit_test(captures__under_way_at_once__each_in_order),
+        cmocka_unit_test(capture__graph_gone_or_abandoned__memory_released),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
