@@ -75,13 +75,21 @@ static int launch(const struct rank *r, enum llane_measure_kernel kernel, const 
     return llane_gpu_launch(&request);
 }
 
+/* Plain room for two ranks' traffic: the LL region of a lane's staging memory. */
+static uint8_t *slot(const struct rank *r, uint8_t *base, uint32_t source)
+{
+    const uint64_t slot_bytes[LLANE_N_PACKETS] = {r->slot_bytes};
+    return llane_staging_slot(base, 2, slot_bytes, LLANE_LL, source);
+}
+
 static int prepare(struct rank *r)
 {
+    const uint64_t slot_bytes[LLANE_N_PACKETS] = {r->slot_bytes};
     uint32_t blocks;
     void *host, *device;
     if (llane_gpu_device_set(r->rank) || llane_gpu_stream_create(&r->stream) ||
         llane_gpu_event_create(1, &r->from) || llane_gpu_event_create(1, &r->to) ||
-        llane_staging_take(r->rank, llane_staging_bytes(2, r->slot_bytes), 1ull << 30, r->stream,
+        llane_staging_take(r->rank, llane_staging_bytes(2, slot_bytes), 1ull << 30, r->stream,
                            &r->staging) ||
         llane_gpu_host_alloc(4096, &host, &device)) {
         return gpu_failed(r, "memory");
@@ -126,8 +134,7 @@ static int zero(const struct rank *r)
     uint8_t *area = llane_staging_probe_area(r->staging->base, 0);
     return llane_gpu_memset_async(area, 0, (size_t)LLANE_MAX_RANKS * LLANE_PROBE_BYTES,
                                   r->stream) ||
-           llane_gpu_memset_async(llane_staging_slot(r->staging->base, r->slot_bytes, 0), 0, 256,
-                                  r->stream) ||
+           llane_gpu_memset_async(slot(r, r->staging->base, 0), 0, 256, r->stream) ||
            llane_gpu_stream_synchronize(r->stream);
 }
 
@@ -201,8 +208,8 @@ static int copy(const struct rank *r, uint8_t *to, const uint8_t *from, float *g
 static int speeds(const struct rank *r, int peer)
 {
     struct measure_pair *pair = &r->shared->pairs[r->rank][peer];
-    uint8_t *there = llane_staging_slot(r->peers[peer], r->slot_bytes, 0) + 256;
-    uint8_t *here = llane_staging_slot(r->staging->base, r->slot_bytes, 1);
+    uint8_t *there = slot(r, r->peers[peer], 0) + 256;
+    uint8_t *here = slot(r, r->staging->base, 1);
     return copy(r, there, here, &pair->write_gbs) || copy(r, here, there, &pair->read_gbs);
 }
 
@@ -230,10 +237,8 @@ static int measure_pairs(struct rank *r)
             int is_good = s->pairs[a][b].probe == LLANE_PROBE_GOOD &&
                           s->pairs[b][a].probe == LLANE_PROBE_GOOD;
             if (is_mine && is_good) {
-                uint32_t *own =
-                    (uint32_t *)(void *)llane_staging_slot(r->staging->base, r->slot_bytes, 0);
-                uint32_t *theirs =
-                    (uint32_t *)(void *)llane_staging_slot(r->peers[peer], r->slot_bytes, 0);
+                uint32_t *own = (uint32_t *)(void *)slot(r, r->staging->base, 0);
+                uint32_t *theirs = (uint32_t *)(void *)slot(r, r->peers[peer], 0);
                 if (flag(r, own, theirs, r->rank == a)) {
                     return 1;
                 }
@@ -279,7 +284,7 @@ static int measure_host(struct rank *r)
 {
     struct measure_gpu *gpu = &r->shared->gpus[r->rank];
     void *host, *device;
-    uint8_t *here = llane_staging_slot(r->staging->base, r->slot_bytes, 1);
+    uint8_t *here = slot(r, r->staging->base, 1);
     if (llane_gpu_host_alloc(r->slot_bytes, &host, &device)) {
         return gpu_failed(r, "host memory");
     }
@@ -339,7 +344,7 @@ int measure_load(struct measure_shared *shared, int rank)
     if (prepare(&r) || llane_gpu_host_alloc(r.slot_bytes, &host, &device)) {
         return gpu_failed(&r, "host memory");
     }
-    uint8_t *here = llane_staging_slot(r.staging->base, r.slot_bytes, 1);
+    uint8_t *here = slot(&r, r.staging->base, 1);
     for (int i = 0; now_s() < end; i++) {
         if (llane_gpu_memcpy_async(here, host, r.slot_bytes, r.stream) ||
             llane_gpu_memcpy_async(host, here, r.slot_bytes, r.stream) ||
