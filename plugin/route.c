@@ -2,9 +2,9 @@
 
 /*
  * Which algorithm and packets carry a message, by rank count: the one table. A row holds up to
- * n_ranks ranks; sizes are the largest message, in bytes, of the row's choice, measured by
- * `llane bench` on one H200 (docs/tuning.md): LL one-shot, sentinel one-shot, beyond that sentinel two-shot; for
- * integers LL one-shot, beyond that LL two-shot.
+ * n_ranks ranks; sizes are the largest message in bytes, as measured on one H200 (docs/tuning.md):
+ * floats go by LL up to ll_one_shot, then by sentinel packets; sentinel messages one-shot up to
+ * sentinel_one_shot, LL messages (all integers) up to integer_one_shot, larger ones two-shot.
  */
 static const struct row {
     uint32_t n_ranks;
@@ -111,7 +111,7 @@ static void choose_kernel(const struct llane_route_limits *limits, uint64_t byte
     } else {
         plan->packet = LLANE_LL;
     }
-    uint64_t one_shot = is_of_floats ? row->sentinel_one_shot : row->integer_one_shot;
+    uint64_t one_shot = plan->packet == LLANE_LL ? row->integer_one_shot : row->sentinel_one_shot;
     plan->algorithm = limits->algorithm   ? (enum llane_algorithm)(limits->algorithm - 1)
                       : bytes <= one_shot ? LLANE_ONE_SHOT
                                           : LLANE_TWO_SHOT;

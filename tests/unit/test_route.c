@@ -1,4 +1,4 @@
-/* Proves that the route depends on rank-uniform facts alone and draws each limit where it says. */
+/* Proves that the route depends on rank-uniform facts alone, draws each limit where it says, and never plans what does not fit. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -8,7 +8,14 @@
 
 #include "route.h"
 
-static const struct llane_route_limits limits = {.min_bytes = 16, .max_bytes = 4096};
+static const struct llane_route_limits limits = {
+    .min_bytes = 16,
+    .max_bytes = 4096,
+    .n_ranks = 4,
+    .max_blocks = LLANE_MAX_BLOCKS,
+    .max_threads = LLANE_MAX_BLOCKS * LLANE_MAX_THREADS,
+    .has_float8 = 1,
+};
 
 static enum llane_route choose(size_t count, ncclDataType_t type, ncclRedOp_t op)
 {
@@ -24,6 +31,10 @@ static void route__limits__are_inclusive(void **state)
     assert_int_equal(choose(1025, ncclFloat32, ncclSum), LLANE_ROUTE_TOO_LARGE);
     assert_int_equal(choose(2048, ncclFloat16, ncclAvg), LLANE_ROUTE_LANE);
     assert_int_equal(choose(2049, ncclBfloat16, ncclAvg), LLANE_ROUTE_TOO_LARGE);
+    assert_int_equal(choose(15, ncclInt8, ncclMax), LLANE_ROUTE_TOO_SMALL);
+    assert_int_equal(choose(4096, ncclUint8, ncclMin), LLANE_ROUTE_LANE);
+    assert_int_equal(choose(512, ncclInt64, ncclProd), LLANE_ROUTE_LANE);
+    assert_int_equal(choose(513, ncclFloat64, ncclProd), LLANE_ROUTE_TOO_LARGE);
 }
 
 static void route__count_that_overflows__is_too_large(void **state)
@@ -31,6 +42,7 @@ static void route__count_that_overflows__is_too_large(void **state)
     (void)state;
     assert_int_equal(choose(SIZE_MAX, ncclFloat32, ncclSum), LLANE_ROUTE_TOO_LARGE);
     assert_int_equal(choose(SIZE_MAX / 4 + 2, ncclFloat32, ncclSum), LLANE_ROUTE_TOO_LARGE);
+    assert_int_equal(choose(SIZE_MAX / 8 + 2, ncclUint64, ncclSum), LLANE_ROUTE_TOO_LARGE);
 }
 
 static void route__no_elements__goes_to_nccl(void **state)
@@ -43,37 +55,196 @@ static void route__what_the_kernels_lack__goes_to_nccl(void **state)
 {
     (void)state;
     for (int type = -1; type < 16; type++) {
-        int carried = type == ncclFloat32 || type == ncclFloat16 || type == ncclBfloat16;
+        int is_carried = type >= 0 && type < LLANE_N_TYPES;
         assert_int_equal(choose(64, (ncclDataType_t)type, ncclSum),
-                         carried ? LLANE_ROUTE_LANE : LLANE_ROUTE_DATATYPE);
+                         is_carried ? LLANE_ROUTE_LANE : LLANE_ROUTE_DATATYPE);
     }
     for (int op = -1; op < 16; op++) {
-        int carried = op == ncclSum || op == ncclAvg;
+        int is_carried = op >= ncclSum && op <= ncclAvg;
         assert_int_equal(choose(64, ncclFloat32, (ncclRedOp_t)op),
-                         carried ? LLANE_ROUTE_LANE : LLANE_ROUTE_OPERATION);
+                         is_carried ? LLANE_ROUTE_LANE : LLANE_ROUTE_OPERATION);
+    }
+}
+
+static void route__float8_on_gpus_where_nccl_refuses_it__goes_to_nccl(void **state)
+{
+    struct llane_route_limits old = limits;
+    (void)state;
+    old.has_float8 = 0;
+    for (int type = 0; type < LLANE_N_TYPES; type++) {
+        int is_float8 = type == ncclFloat8e4m3 || type == ncclFloat8e5m2;
+        assert_int_equal(llane_route_choose(&old, 64, (ncclDataType_t)type, ncclSum),
+                         is_float8 ? LLANE_ROUTE_DATATYPE : LLANE_ROUTE_LANE);
     }
 }
 
 static void route__zero_maximum__carries_nothing(void **state)
 {
     (void)state;
-    const struct llane_route_limits none = {0, 0};
+    const struct llane_route_limits none = {.n_ranks = 2};
     assert_int_equal(llane_route_choose(&none, 1, ncclFloat16, ncclSum), LLANE_ROUTE_TOO_LARGE);
 }
 
-static void geometry__any_message__stays_within_limits_and_covers_small_ones(void **state)
+/* ---- plans ---- */
+
+static uint64_t divide_up(uint64_t a, uint64_t b)
+{
+    return (a + b - 1) / b;
+}
+
+/* table.h's rule for what fits a slot, in bytes of a generation. */
+static uint64_t bytes_needed(const struct llane_plan *plan, uint64_t bytes, uint32_t n_ranks)
+{
+    uint64_t packets = divide_up(bytes, plan->packet == LLANE_LL ? 8 : 16);
+    return 16 * (plan->algorithm == LLANE_ONE_SHOT ? packets : 2 * divide_up(packets, n_ranks));
+}
+
+static void check_plan(const struct llane_route_limits *l, size_t count, int type)
+{
+    uint64_t bytes = count * llane_route_type_bytes((ncclDataType_t)type);
+    struct llane_plan plan = llane_route_plan(l, count, (ncclDataType_t)type, ncclSum);
+    assert_int_equal(plan.type, type);
+    assert_non_null(llane_all_reduce_table[plan.type][plan.algorithm][plan.packet]);
+    uint64_t slot_bytes = llane_route_slot_bytes(l, plan.packet);
+    if (bytes_needed(&plan, bytes, l->n_ranks) > slot_bytes) {
+        fail_msg(
+            "%u ranks, at most %llu bytes, forced %u %u: %llu bytes of type %d by %s need %llu "
+            "of a slot of %llu",
+            l->n_ranks, (unsigned long long)l->max_bytes, l->algorithm, l->packet,
+            (unsigned long long)bytes, type, llane_plan_text(&plan),
+            (unsigned long long)bytes_needed(&plan, bytes, l->n_ranks),
+            (unsigned long long)slot_bytes);
+    }
+    if (l->algorithm) {
+        assert_int_equal(plan.algorithm, l->algorithm - 1);
+    }
+    if (type < LLANE_TYPE_F16) {
+        assert_int_equal(plan.packet, LLANE_LL);
+    } else if (l->packet) {
+        assert_int_equal(plan.packet, l->packet - 1);
+    }
+}
+
+static void check_sizes(const struct llane_route_limits *l)
+{
+    static const int types[] = {ncclInt8, ncclUint64, ncclFloat16, ncclFloat32, ncclFloat64};
+    for (int p = 0; p < LLANE_N_PACKETS; p++) {
+        assert_int_equal(llane_route_slot_bytes(l, (enum llane_packet)p) % (2 * LLANE_STRIPE_BYTES),
+                         0);
+    }
+    for (int t = 0; t < 5; t++) {
+        uint64_t max_count = l->max_bytes / llane_route_type_bytes((ncclDataType_t)types[t]);
+        for (uint64_t count = 1; count < max_count; count = count * 5 / 4 + 1) {
+            check_plan(l, count, types[t]);
+        }
+        /* Where a table's thresholds may be: powers of two and beside them. */
+        for (uint64_t count = 1; count <= max_count; count *= 2) {
+            check_plan(l, count, types[t]);
+            if (count < max_count) {
+                check_plan(l, count + 1, types[t]);
+            }
+        }
+        if (max_count) {
+            check_plan(l, max_count, types[t]);
+        }
+    }
+}
+
+static void plan__any_message_and_forced_kernel__fits_its_slot(void **state)
+{
+    static const uint64_t max_bytes[] = {1,       16,      1000,      4096,    65536,
+                                         65537,   100000,  256 << 10, 1 << 20, (1 << 20) + 24,
+                                         4 << 20, 32 << 20};
+    (void)state;
+    for (uint32_t n_ranks = 2; n_ranks <= LLANE_MAX_RANKS; n_ranks++) {
+        for (int m = 0; m < 12; m++) {
+            for (uint32_t algorithm = 0; algorithm <= LLANE_N_ALGORITHMS; algorithm++) {
+                for (uint32_t packet = 0; packet <= LLANE_N_PACKETS; packet++) {
+                    struct llane_route_limits l = limits;
+                    l.n_ranks = n_ranks;
+                    l.max_bytes = max_bytes[m];
+                    l.algorithm = algorithm;
+                    l.packet = packet;
+                    check_sizes(&l);
+                }
+            }
+        }
+    }
+}
+
+static void plan__smallest_and_largest__by_the_algorithm_for_them(void **state)
 {
     (void)state;
-    for (uint64_t bytes = 1; bytes < 300000; bytes = bytes * 5 / 4 + 1) {
-        for (uint32_t max = 1; max <= 64; max *= 4) {
-            struct llane_geometry g = llane_route_geometry(bytes, max);
-            assert_in_range(g.n_blocks, 1, max);
-            assert_in_range(g.n_threads, 32, 256);
-            assert_int_equal(g.n_threads % 32, 0);
-            uint64_t lines = (bytes + 7) / 8;
-            if (lines <= 256ull * max) {
-                assert_true((uint64_t)g.n_blocks * g.n_threads >= lines);
-            }
+    for (uint32_t n_ranks = 2; n_ranks <= LLANE_MAX_RANKS; n_ranks++) {
+        struct llane_route_limits l = limits;
+        l.n_ranks = n_ranks;
+        l.max_bytes = 64 << 20;
+        struct llane_plan small = llane_route_plan(&l, 2, ncclFloat32, ncclAvg);
+        assert_int_equal(small.algorithm, LLANE_ONE_SHOT);
+        assert_int_equal(small.op, LLANE_OP_AVG);
+        struct llane_plan large = llane_route_plan(&l, 16 << 20, ncclFloat32, ncclMax);
+        assert_int_equal(large.algorithm, LLANE_TWO_SHOT);
+        assert_int_equal(large.packet, LLANE_SENTINEL);
+        assert_int_equal(large.op, LLANE_OP_MAX);
+        assert_int_equal(llane_route_plan(&l, 8 << 20, ncclInt64, ncclMin).algorithm,
+                         LLANE_TWO_SHOT);
+    }
+}
+
+static void plan__operations__are_the_kernels(void **state)
+{
+    static const enum llane_kernel_op ops[] = {
+        [ncclSum] = LLANE_OP_SUM, [ncclProd] = LLANE_OP_PROD, [ncclMax] = LLANE_OP_MAX,
+        [ncclMin] = LLANE_OP_MIN, [ncclAvg] = LLANE_OP_AVG,
+    };
+    (void)state;
+    for (int op = ncclSum; op <= ncclAvg; op++) {
+        assert_int_equal(llane_route_plan(&limits, 64, ncclInt32, (ncclRedOp_t)op).op, ops[op]);
+    }
+}
+
+static void check_width(const struct llane_route_limits *l, uint64_t bytes)
+{
+    struct llane_plan plan = llane_route_plan(l, bytes, ncclUint8, ncclSum);
+    uint64_t packets = divide_up(bytes, 8);
+    uint64_t threads = (uint64_t)plan.n_blocks * plan.n_threads;
+    if (plan.algorithm == LLANE_TWO_SHOT) {
+        packets = divide_up(packets, l->n_ranks);
+    }
+    assert_in_range(plan.n_blocks, 1, l->max_blocks);
+    assert_in_range(plan.n_threads, LLANE_MIN_THREADS, LLANE_MAX_THREADS);
+    assert_int_equal(plan.n_threads % 32, 0);
+    assert_in_range(threads, 1, l->max_threads);
+    if (l->n_threads) {
+        assert_int_equal(plan.n_threads, l->n_threads);
+    }
+    if (l->n_blocks) {
+        assert_in_range(plan.n_blocks, 1, l->n_blocks);
+        if (l->n_blocks <= l->max_blocks && l->n_blocks * plan.n_threads <= l->max_threads) {
+            assert_int_equal(plan.n_blocks, l->n_blocks);
+        }
+    }
+    if (!l->n_blocks && !l->n_threads && packets <= 128) {
+        /* A packet a thread, no block without work. */
+        assert_true(threads >= packets && threads - plan.n_threads < packets);
+    }
+}
+
+static void plan__any_message__stays_within_the_width_that_fits(void **state)
+{
+    static const uint32_t max_threads[] = {512, 1024, 5000, LLANE_MAX_BLOCKS * LLANE_MAX_THREADS};
+    static const uint32_t forced_blocks[] = {0, 1, 5, 64}, forced_threads[] = {0, 64, 96, 512};
+    (void)state;
+    for (uint64_t bytes = 1; bytes < 20000000; bytes = bytes * 3 / 2 + 1) {
+        for (int k = 0; k < 4 * 4 * 4 * 4; k++) {
+            struct llane_route_limits l = limits;
+            l.max_bytes = 32 << 20;
+            l.n_ranks = 2 + (uint32_t)k % 5;
+            l.max_blocks = 1u << (k % 4 * 2);
+            l.max_threads = max_threads[k / 4 % 4];
+            l.n_blocks = forced_blocks[k / 16 % 4];
+            l.n_threads = forced_threads[k / 64];
+            check_width(&l, bytes);
         }
     }
 }
@@ -85,8 +256,12 @@ int main(void)
         cmocka_unit_test(route__count_that_overflows__is_too_large),
         cmocka_unit_test(route__no_elements__goes_to_nccl),
         cmocka_unit_test(route__what_the_kernels_lack__goes_to_nccl),
+        cmocka_unit_test(route__float8_on_gpus_where_nccl_refuses_it__goes_to_nccl),
         cmocka_unit_test(route__zero_maximum__carries_nothing),
-        cmocka_unit_test(geometry__any_message__stays_within_limits_and_covers_small_ones),
+        cmocka_unit_test(plan__any_message_and_forced_kernel__fits_its_slot),
+        cmocka_unit_test(plan__smallest_and_largest__by_the_algorithm_for_them),
+        cmocka_unit_test(plan__operations__are_the_kernels),
+        cmocka_unit_test(plan__any_message__stays_within_the_width_that_fits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
