@@ -197,6 +197,8 @@ int main(int argc, char **argv)
     struct doctor_findings *findings = calloc(1, sizeof *findings);
     if (!m || !findings) {
         fprintf(stderr, "llane doctor: out of memory\n");
+        free(m);
+        free(findings);
         return 2;
     }
     m->source = &source;

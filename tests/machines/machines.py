@@ -327,7 +327,7 @@ def replays():
 
 
 @machine("open-gpu-kernel-modules#1045: ASPM forced", 2, ["aspm", "xid"],
-         ["pcie_aspm=force", "micro-controller"])
+         ["settings: pcie_aspm=force", "micro-controller"])
 def aspm_forced():
     m = pix(link_control=2)
     m.cmdline += " pcie_aspm=force"
