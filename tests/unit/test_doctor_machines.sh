@@ -104,6 +104,19 @@ assert [r["rank"] for r in ranks] == [0, 1], ranks
 assert ranks[0]["cpus"] == "0", ranks
 PY
     report "the ranks of a job that it starts" $?
+
+    # Every rank of a job runs a doctor: one report, of all.
+    for rank in 0 1 2; do
+        LOCAL_RANK=$rank "$doctor" --no-measure --after 3 --json >"$out/rank$rank" 2>"$out/stderr" &
+    done
+    wait
+    cp "$out/rank0" "$out/text"
+    [ ! -s "$out/rank1" ] && [ ! -s "$out/rank2" ] && python3 - "$out/text" >"$out/why" 2>&1 <<'PY'
+import json, sys
+ranks = json.load(open(sys.argv[1]))["ranks"]
+assert [r["rank"] for r in ranks] == [0, 1, 2], ranks
+PY
+    report "inside a job the first rank reports on all" $?
 fi
 
 echo "1..$number"
