@@ -15,6 +15,9 @@
 #include "stats.h"
 #include "tuner_contexts.h"
 
+/* NCCL has float8 from compute capability 9.0 on, on all ranks. */
+enum { FLOAT8_CC = 90 };
+
 static int is_refused(ncclResult_t result)
 {
     return result != ncclSuccess && result != ncclInProgress;
@@ -213,6 +216,10 @@ static enum llane_route route_call(struct llane_comm *comm, const struct llane_o
     const struct llane_lane *lane = llane_comm_live_lane(comm);
     if (!lane) {
         return state == LLANE_COMM_NEW ? LLANE_ROUTE_SETTING_UP : LLANE_ROUTE_INACTIVE;
+    }
+    int is_float8 = operation->datatype == ncclFloat8e4m3 || operation->datatype == ncclFloat8e5m2;
+    if (is_float8 && comm->min_cc < FLOAT8_CC) {
+        return LLANE_ROUTE_DATATYPE; /* NCCL refuses it */
     }
     return llane_route_choose(&lane->limits, operation->count, operation->datatype, operation->op);
 }

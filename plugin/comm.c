@@ -269,10 +269,12 @@ struct llane_comm *llane_comm_acquire_or_add(const struct llane_nccl *nccl, nccl
 static void unlink_from_all(struct llane_comm *comm)
 {
     struct llane_comm **link = &all;
-    while (*link != comm) {
+    while (*link && *link != comm) {
         link = &(*link)->next_in_all;
     }
-    *link = comm->next_in_all;
+    if (*link) {
+        *link = comm->next_in_all;
+    }
 }
 
 /* The comm of node n leaves the table; table_lock is held. */
@@ -280,7 +282,9 @@ static struct llane_comm *take_out(struct node *n)
 {
     struct llane_comm *comm = atomic_load_explicit(&n->comm, memory_order_relaxed);
     atomic_store_explicit(&n->handle, NULL, memory_order_release);
-    unlink_from_all(comm);
+    if (comm) {
+        unlink_from_all(comm);
+    }
     return comm;
 }
 

@@ -99,6 +99,7 @@ struct llane_comm {
     /* Published by the set-up thread before its last vote, hence before the switch is confirmed. */
     struct llane_board *board;
     struct llane_switch *_Atomic switch_word;
+    int min_cc; /* the lowest compute capability of all ranks, 90 is 9.0; with the lane */
     struct llane_lane *_Atomic lane;
     _Atomic int cancel;     /* the communicator ended: the set-up thread leaves */
     _Atomic int is_settled; /* the set-up thread has no more to do: LIVE or INACTIVE is decided */

@@ -103,7 +103,8 @@ static int driver_call(const char *name, void **out)
 {
     enum cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
 #if CUDART_VERSION >= 12050
-    cudaError_t error = cudaGetDriverEntryPointByVersion(name, out, 11000, cudaEnableDefault, &found);
+    cudaError_t error =
+        cudaGetDriverEntryPointByVersion(name, out, 11000, cudaEnableDefault, &found);
 #else
     cudaError_t error = cudaGetDriverEntryPoint(name, out, cudaEnableDefault, &found);
 #endif

@@ -1,6 +1,7 @@
 #include "setup.h"
 
 #include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -116,7 +117,11 @@ static int32_t own_max_ctas(const struct llane_comm *comm)
 static enum llane_inactive_reason look_at_settings(const struct setup *s)
 {
     int has_checks = 0, has_context = 0;
+    s->comm->min_cc = INT_MAX;
     for (int r = 0; r < s->comm->n_ranks; r++) {
+        const struct llane_gpu_identity *gpu = &s->identity[r].gpu;
+        int cc = gpu->cc_major * 10 + gpu->cc_minor;
+        s->comm->min_cc = cc < s->comm->min_cc ? cc : s->comm->min_cc;
         has_checks |= s->identity[r].has_checks != 0;
         has_context |= s->identity[r].has_context != 0;
     }
@@ -446,8 +451,8 @@ static void finish(struct setup *s, enum llane_inactive_reason reason)
         llane_gpu_stream_destroy(s->stream);
     }
     if (reason) {
-        if (!atomic_load_explicit(&comm->lane, memory_order_relaxed)) {
-            llane_lane_bury(s->lane);
+        if (atomic_load_explicit(&comm->lane, memory_order_relaxed) != s->lane) {
+            llane_lane_bury(s->lane); /* not published: nobody else's */
         }
         llane_comm_set_inactive(comm, reason);
         if (reason != LLANE_INACTIVE_CANCELED) {

@@ -159,19 +159,20 @@ static int read_machine(struct doctor_machine *m, const struct options *o, int p
     return doctor_read_ranks(m, pid);
 }
 
-/* Inside a job every rank runs a doctor; the first one reports, the others stay to be looked at. */
-static int is_silent_rank(const struct options *o)
+/* This process's number in a job on this host; -1 outside one. */
+static int local_rank(void)
 {
     static const char *const names[] = {"LOCAL_RANK",        "OMPI_COMM_WORLD_LOCAL_RANK",
                                         "MPI_LOCALRANKID",   "MV2_COMM_WORLD_LOCAL_RANK",
                                         "PALS_LOCAL_RANKID", "SLURM_LOCALID"};
-    for (size_t i = 0; i < sizeof names / sizeof *names && !o->root; i++) {
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         const char *value = getenv(names[i]);
-        if (value) {
-            return atoi(value) > 0;
+        uint64_t rank;
+        if (value && !doctor_number(value, 10, 65535, &rank)) {
+            return (int)rank;
         }
     }
-    return 0;
+    return -1;
 }
 
 int main(int argc, char **argv)
@@ -188,15 +189,22 @@ int main(int argc, char **argv)
         return 2;
     }
     signal(SIGPIPE, SIG_IGN);
-    if (!o.command && is_silent_rank(&o)) {
+    /* Inside a job every rank runs a doctor: the first reports, the others stay to be looked at. */
+    int rank = o.command || o.root ? -1 : local_rank();
+    if (rank > 0) {
         sleep(o.after_s);
         return 0;
+    }
+    if (rank == 0) {
+        sleep(1); /* until the others are there */
     }
     struct doctor_source source = {.root = o.root, .record = o.record};
     struct doctor_machine *m = calloc(1, sizeof *m);
     struct doctor_findings *findings = calloc(1, sizeof *findings);
     if (!m || !findings) {
         fprintf(stderr, "llane doctor: out of memory\n");
+        free(m);
+        free(findings);
         return 2;
     }
     m->source = &source;

@@ -122,8 +122,8 @@ static int parse_aer(const char *text, struct doctor_event *event)
 {
     static const char *const received[] = {"rror received", "rror message received", NULL};
     static const char *const fatal[] = {"(Fatal)", "Uncorrectable (Fatal)", "Fatal error", NULL};
-    static const char *const nonfatal[] = {"(Non-Fatal)", "Non-Fatal", "NonFatal", "Uncorrect",
-                                           NULL};
+    static const char *const nonfatal[] = {"(Non-Fatal)", "Non-Fatal",     "NonFatal",
+                                           "Uncorrected", "Uncorrectable", NULL};
     const char *severity = strstr(text, "severity=");
     if (!severity && !(strstr(text, "AER:") && contains(text, received))) {
         return 0;

@@ -90,7 +90,7 @@ static int finish(struct child *child)
 
 static int collect_measured(void *program, struct doctor_text *out)
 {
-    struct child child;
+    struct child child = {0};
     if (!program) {
         return -ENOENT;
     }
@@ -116,7 +116,7 @@ struct load {
 static int collect_loaded(void *context, struct doctor_text *out)
 {
     struct load *load = context;
-    struct child child;
+    struct child child = {0};
     struct doctor_text said = {0};
     if (!load->program) {
         return -ENOENT;

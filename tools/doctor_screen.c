@@ -26,6 +26,32 @@ static void wrap(FILE *to, int indent, int column, const char *text)
     fputc('\n', to);
 }
 
+/* Of the kernel's command line and the driver's parameters, what bears on links and peers. */
+static void print_settings(const struct doctor_system *s, FILE *to)
+{
+    static const char *const names[] = {"iommu", "intel_iommu",  "amd_iommu",         "pcie_aspm",
+                                        "pci",   "pcie_port_pm", "pcie_acs_override", "pcie_ports"};
+    char line[sizeof s->cmdline], text[600] = "", *rest = line;
+    size_t n = 0;
+    memcpy(line, s->cmdline, sizeof line);
+    for (char *word; (word = doctor_word(&rest)) && n < sizeof text;) {
+        for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+            size_t length = strlen(names[i]);
+            if (!strncmp(word, names[i], length) && (word[length] == '=' || !word[length])) {
+                n += (size_t)snprintf(text + n, sizeof text - n, " %.80s", word);
+                break;
+            }
+        }
+    }
+    if (n || s->driver_params[0]) {
+        fprintf(to, "settings: ");
+        wrap(to, 2, 10, text);
+        if (s->driver_params[0]) {
+            fprintf(to, "  driver: %s\n", s->driver_params);
+        }
+    }
+}
+
 static void print_head(const struct doctor_machine *m, FILE *to)
 {
     const struct doctor_system *s = &m->system;
@@ -63,6 +89,7 @@ static void print_head(const struct doctor_machine *m, FILE *to)
         s->affinity[0] ? s->affinity : "?", s->visible[0] ? "; CUDA_VISIBLE_DEVICES " : "",
         s->visible);
     wrap(to, 2, 0, text);
+    print_settings(s, to);
     if (s->program_nccl[0]) {
         wrap(to, 2, 0, s->program_nccl);
     }

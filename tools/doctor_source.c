@@ -92,13 +92,39 @@ static int record_error(struct doctor_source *source, const char *path, int err)
 
 /* ---- reading ---- */
 
+/* Below the recording, folder by folder, so that no link leads out of it. */
+static int open_below(const char *root, const char *path, int flags)
+{
+    char part[NAME_MAX + 1];
+    int fd = open(root, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    for (path += strspn(path, "/"); fd >= 0 && *path;) {
+        size_t n = strcspn(path, "/");
+        int next = -1;
+        if (n > NAME_MAX) {
+            errno = ENAMETOOLONG;
+        } else {
+            memcpy(part, path, n);
+            part[n] = '\0';
+            path += n + strspn(path + n, "/");
+            next =
+                openat(fd, part, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | (*path ? O_DIRECTORY : flags));
+        }
+        int err = errno;
+        close(fd);
+        errno = err;
+        fd = next;
+    }
+    return fd;
+}
+
 /* Only regular files in a recording: a FIFO or a link planted there is an error, not a wait. */
 static int open_file(const struct doctor_source *source, const char *path)
 {
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | (source->root ? O_NOFOLLOW : 0));
+    int fd = source->root ? open_below(source->root, path, O_NONBLOCK)
+                          : open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     struct stat status;
     if (fd < 0) {
-        return -errno;
+        return errno == ELOOP ? -EINVAL : -errno;
     }
     if (source->root && (fstat(fd, &status) || !S_ISREG(status.st_mode))) {
         close(fd);
@@ -147,14 +173,14 @@ static int read_recorded(const struct doctor_source *source, const char *path, c
     char full[PATH_MAX];
     struct doctor_text why = {0};
     if (strstr(path, "..") ||
-        snprintf(full, sizeof full, "%s/%s%s", source->root, path, suffix) >= (int)sizeof full) {
+        snprintf(full, sizeof full, "%s%s", path, suffix) >= (int)sizeof full) {
         return -EINVAL;
     }
     int err = read_plain(source, full, most, out);
     if (err != -ENOENT) {
         return err;
     }
-    if (snprintf(full, sizeof full, "%s/%s.error", source->root, path) < (int)sizeof full &&
+    if (snprintf(full, sizeof full, "%s.error", path) < (int)sizeof full &&
         read_plain(source, full, 64, &why) == 0) {
         doctor_trim(why.at ? why.at : (char[1]){0});
         err = -doctor_errno_value(doctor_text_get(&why));
@@ -261,16 +287,18 @@ static void sort_unique(struct doctor_names *names)
 int doctor_source_list(struct doctor_source *source, const char *path, int most,
                        struct doctor_names *out)
 {
-    char full[PATH_MAX], name[DOCTOR_NAME_BYTES];
+    char name[DOCTOR_NAME_BYTES];
     int err = 0, cap = 0;
     *out = (struct doctor_names){0};
-    if (snprintf(full, sizeof full, "%s%s", source->root ? source->root : "", path) >=
-        (int)sizeof full) {
-        return -ENAMETOOLONG;
-    }
-    DIR *folder = opendir(full);
+    int fd = source->root ? open_below(source->root, path, O_DIRECTORY)
+                          : open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *folder = fd >= 0 ? fdopendir(fd) : NULL;
     if (!folder) {
-        return -errno;
+        err = -errno;
+        if (fd >= 0) {
+            close(fd);
+        }
+        return err;
     }
     for (struct dirent *entry; !err && (entry = readdir(folder));) {
         if (!entry_name(source, entry->d_name, name)) {

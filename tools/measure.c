@@ -14,7 +14,7 @@
 #include "measure.h"
 #include "probe.h"
 
-enum { RUN_SECONDS = 75 };
+enum { RUN_SECONDS = 75, GRACE_SECONDS = 3 };
 
 int measure_fail(struct measure_shared *shared, const char *what)
 {
@@ -86,11 +86,26 @@ static void end_all(const pid_t *pids, int n)
     }
 }
 
-/* Until all have ended; a rank that dies ends the others. A process stuck in a driver is left. */
+/* A rank that ended by a signal has a reason to be told. */
+static void note_end(struct measure_shared *shared, int rank, int status)
+{
+    char text[80];
+    if (WIFSIGNALED(status)) {
+        snprintf(text, sizeof text, "GPU %d's process was killed by signal %d", rank,
+                 WTERMSIG(status));
+        measure_fail(shared, text);
+    }
+}
+
+/*
+ * Until all have ended. Once the run has failed they get GRACE_SECONDS, then SIGKILL, then as long
+ * again; a process stuck in a driver is left behind.
+ */
 static void await(struct measure_shared *shared, pid_t *pids, int n, double seconds)
 {
     const struct timespec nap = {0, 5000000};
-    double end = now_s() + seconds, grace = 0;
+    double end = now_s() + seconds, limit = 0;
+    int is_killed = 0;
     for (int left = n; left;) {
         int status;
         pid_t pid = waitpid(-1, &status, WNOHANG);
@@ -101,27 +116,22 @@ static void await(struct measure_shared *shared, pid_t *pids, int n, double seco
             if (pids[i] == pid) {
                 pids[i] = 0;
                 left--;
-                if (WIFSIGNALED(status)) {
-                    char text[80];
-                    snprintf(text, sizeof text, "GPU %d's process was killed by signal %d", i,
-                             WTERMSIG(status));
-                    measure_fail(shared, text);
-                }
+                note_end(shared, i, status);
             }
         }
-        if (now_s() > end && !grace) {
+        if (now_s() > end && !limit) {
             measure_fail(shared, "no end in time: a kernel or the driver hangs");
         }
-        if (atomic_load(&shared->has_failed) && !grace) {
-            grace = now_s() + 3;
+        if (atomic_load(&shared->has_failed) && !limit) {
+            limit = now_s() + GRACE_SECONDS;
         }
-        if (grace && now_s() > grace) {
-            end_all(pids, n);
-            grace = now_s() + 3;
-            end = end > 0 ? -1 : end;
-            if (end < 0 && now_s() > grace + 6) {
+        if (limit && now_s() > limit) {
+            if (is_killed) {
                 return;
             }
+            end_all(pids, n);
+            is_killed = 1;
+            limit = now_s() + GRACE_SECONDS;
         }
         if (!pid) {
             nanosleep(&nap, NULL);
@@ -164,7 +174,7 @@ static void print_results(const struct measure_shared *s)
 
 static int run(struct measure_shared *shared, work *do_work, double seconds)
 {
-    pid_t pids[LLANE_MAX_RANKS];
+    pid_t pids[LLANE_MAX_RANKS] = {0};
     for (int r = 0; r < shared->n; r++) {
         pids[r] = start(shared, do_work, r);
         if (pids[r] < 0) {

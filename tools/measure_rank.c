@@ -341,7 +341,7 @@ int measure_load(struct measure_shared *shared, int rank)
         .shared = shared, .rank = rank, .slot_bytes = shared->is_emulated ? 64u << 10 : 16u << 20};
     void *host, *device;
     double end = now_s() + LOAD_SECONDS;
-    if (prepare(&r) || llane_gpu_host_alloc(r.slot_bytes, &host, &device)) {
+    if (prepare(&r) || !r.staging || llane_gpu_host_alloc(r.slot_bytes, &host, &device)) {
         return gpu_failed(&r, "host memory");
     }
     uint8_t *here = slot(&r, r.staging->base, 1);

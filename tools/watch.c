@@ -285,28 +285,16 @@ static void print_cost(const struct watch *w)
         printf(" (%.3f %% of one)", 100 * cpu / w->sample.seconds);
     }
     printf(" and %ld bytes of CSV", bytes);
-    if (days > 0 && !w->options.root) {
+    /* Of a short run the rows at its ends say nothing about a day. */
+    if (w->sample.seconds >= 3600 && !w->options.root) {
         printf(" (%.1f MB a day)", (double)bytes / 1e6 / days);
     }
     printf("\n");
 }
 
-int main(int argc, char **argv)
+static int watch(struct watch *w)
 {
-    struct sigaction action = {.sa_handler = on_signal};
-    struct watch *w = calloc(1, sizeof *w);
-    if (!w || !(w->m = calloc(1, sizeof *w->m)) || !(w->scratch = calloc(1, sizeof *w->scratch))) {
-        fprintf(stderr, "llane watch: out of memory\n");
-        return 2;
-    }
-    int status = parse(argc, argv, &w->options);
-    if (status) {
-        return status;
-    }
-    sigaction(SIGINT, &action, NULL);
-    sigaction(SIGTERM, &action, NULL);
-    sigaction(SIGHUP, &action, NULL);
-    status = w->options.root ? watch_recorded(w) : watch_live(w);
+    int status = w->options.root ? watch_recorded(w) : watch_live(w);
     if (w->track) {
         int said = watch_track_end(w->track, stdout);
         status = status ? status : said;
@@ -320,8 +308,27 @@ int main(int argc, char **argv)
     }
     doctor_text_free(&w->sample.log);
     free(w->m->devices);
-    free(w->m);
-    free(w->scratch);
+    return status;
+}
+
+int main(int argc, char **argv)
+{
+    struct sigaction action = {.sa_handler = on_signal};
+    struct watch *w = calloc(1, sizeof *w);
+    struct doctor_machine *m = calloc(1, sizeof *m), *scratch = calloc(1, sizeof *scratch);
+    int status = 2;
+    if (!w || !m || !scratch) {
+        fprintf(stderr, "llane watch: out of memory\n");
+    } else if (!(status = parse(argc, argv, &w->options))) {
+        w->m = m;
+        w->scratch = scratch;
+        sigaction(SIGINT, &action, NULL);
+        sigaction(SIGTERM, &action, NULL);
+        sigaction(SIGHUP, &action, NULL);
+        status = watch(w);
+    }
+    free(m);
+    free(scratch);
     free(w);
     return status;
 }

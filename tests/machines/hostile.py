@@ -179,3 +179,22 @@ def config_is_a_fifo():
         os.unlink(path)
         os.mkfifo(path)
     return m, after
+
+
+@hostile("is no configuration space")
+def config_is_a_link_out():
+    m = pix()
+    def after(folder):
+        path = f"{folder}/sys/bus/pci/devices/0000:12:00.0/config"
+        os.rename(path, folder + "/elsewhere")
+        os.symlink("../../../../../elsewhere", path)
+    return m, after
+
+
+@hostile("NVML's answers cannot be read")
+def answers_are_a_folder_elsewhere():
+    m = pix()
+    def after(folder):
+        os.unlink(folder + "/llane/nvml")
+        os.mkdir(folder + "/llane/nvml")
+    return m, after

@@ -258,6 +258,15 @@ def old_log_then_off_the_bus():
     return m
 
 
+@machine("constructed: non-fatal errors, and a log without them", 1, ["aer-nonfatal", "aer-off"],
+         ["MalfTLP 2", "settings: pci=noaer"])
+def nonfatal_errors():
+    m = roots(2)
+    m.gpus[0].aer = (("nonfatal", "MalfTLP", 2),)
+    m.cmdline += " pci=noaer"
+    return m
+
+
 @machine("MS-02-Ultra#32: no log, but latched", 1, ["aer-latched"] * 2,
          ["CompletionTimeout", "MalformedTLP", "nothing was counted"])
 def latched_bits_only():
@@ -327,7 +336,7 @@ def replays():
 
 
 @machine("open-gpu-kernel-modules#1045: ASPM forced", 2, ["aspm", "xid"],
-         ["pcie_aspm=force", "micro-controller"])
+         ["settings: pcie_aspm=force", "micro-controller"])
 def aspm_forced():
     m = pix(link_control=2)
     m.cmdline += " pcie_aspm=force"
@@ -540,6 +549,22 @@ def gpu_set_aside():
     m = pix()
     m.gpus[1].driver = "vfio-pci"
     m.gpus.pop()
+    return m
+
+
+@machine("constructed: a container that is shown one GPU of two", 0, ["gpu-hidden"],
+         ["is not shown it", "one GPU"])
+def gpu_hidden_from_the_container():
+    m = pix()
+    m.container = "docker"
+    m.gpus.pop()
+    return m
+
+
+@machine("constructed: NVML cannot speak with one GPU", 2, ["gpu-error"], ["Unknown Error"])
+def gpu_error():
+    m = pix()
+    m.nvml_extra = "gpu 1 error Unknown Error\n"
     return m
 
 

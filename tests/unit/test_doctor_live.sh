@@ -76,5 +76,63 @@ LD_LIBRARY_PATH=$out/lib timeout 10 "$build/llane-watch" --every 50ms --for 300m
 [ $? -eq 2 ] && grep -q 'no NVIDIA GPU to watch' "$out/stderr"
 report "watch: GPUs that sysfs does not have cannot be watched, and it says so" $?
 
+# ---- a live machine of our own: constructed devices in the place of sysfs's, in a mount namespace ----
+tree=$out/devices
+python3 - "$tree" <<'PY'
+import os, sys
+sys.dont_write_bytecode = True
+sys.path.insert(0, "tests/machines")
+from machines import pix
+for d in pix(switch={"acs": 0x1D}).devices:
+    folder = f"{sys.argv[1]}/{d.name}"
+    os.makedirs(folder + "/power")
+    for name, text in d.attributes().items():
+        with open(f"{folder}/{name}", "w", encoding="utf-8") as file:
+            file.write(text)
+    with open(folder + "/config", "wb") as file:
+        file.write(d.config())
+PY
+# ours COMMAND...: with these devices.
+ours() {
+    # shellcheck disable=SC2016 # the inner shell expands
+    timeout 60 unshare -m bash -c 'mount --bind "$0" /sys/bus/pci/devices && exec "$@"' "$tree" "$@" \
+        >"$out/stdout" 2>"$out/stderr"
+}
+if ! ours true; then
+    report "live devices # SKIP no mount namespace may be made here (needs root)" 0
+else
+    ours "$doctor" --no-measure --json
+    check '"acs" in ids and len(d["gpus"]) == 2 and pairs[0,1]["level"] == "PIX"'
+    report "live: sysfs and configuration space, bridges found by their bus numbers" $?
+    check '[p["acs_control"] for p in d["path_devices"] if p["pci"] == "0000:11:00.0"] == [0x1D] and d["gpus"][0]["bar1_bytes"] == 128 << 30'
+    report "live: ACS control and BAR 1" $?
+
+    low=$tree/0000:13:00.0/current_link_speed
+    ours "$build/llane-watch" --every 50ms --for 3s --log "$out/live.csv" &
+    watch_pid=$!
+    sleep 0.7
+    echo '2.5 GT/s PCIe' >"$low"
+    sleep 0.5
+    echo '32.0 GT/s PCIe' >"$low"
+    echo 'BadTLP 4' >"$tree/0000:12:00.0/aer_dev_correctable"
+    sleep 0.3
+    mv "$tree/0000:12:00.0" "$tree/../gone" && sleep 0.3 && mv "$tree/../gone" "$tree/0000:12:00.0"
+    wait $watch_pid
+    [ $? -eq 2 ] && grep -q 'link 32 GT/s x16 -> 2.5 GT/s x16' "$out/stdout" &&
+        grep -qE 'drop at .* for 0\.[3-9] s, down to 2.5 GT/s x16 \(load unknown\)' "$out/stdout" &&
+        grep -q 'corrected errors +4, 4 in all' "$out/stdout" &&
+        grep -qE 'GPU 0 .*: is back after 0\.[0-9] s' "$out/stdout" && grep -q ',back$' "$out/live.csv"
+    report "watch, live: a drop, errors, a GPU that vanishes and comes back" $?
+    grep -qE 'cost 0\.[0-9]+ s of CPU .* and [0-9]+ bytes of CSV' "$out/stdout"
+    report "watch says what it costs" $?
+    ours "$build/llane-watch" --every 50ms &
+    watch_pid=$!
+    sleep 0.5
+    kill -INT "$(pgrep -P $watch_pid)" # timeout, which hands it on
+    wait $watch_pid
+    grep -q 'samples in' "$out/stdout"
+    report "watch: Ctrl-C ends it with its summary" $?
+fi
+
 echo "1..$number"
 exit $failed

@@ -63,6 +63,13 @@ if [ -z "${LLANE_MACHINES:-}" ]; then
     [ "$(wc -l <"$out/text")" -le 40 ]
     report "four GPUs fit on one screen" $?
 
+    : >"$out/why"
+    for id in $(sed -n 2p -s "$out"/*.expected | tr ' ' '\n' | sort -u | grep -v hostile); do
+        grep -q "\`$id\`" docs/doctor.md || echo "docs/doctor.md lacks $id" >>"$out/why"
+    done
+    [ ! -s "$out/why" ]
+    report "every finding is explained in docs/doctor.md" $?
+
     # This machine, whatever it is: recorded, and the recording says the same.
     "$doctor" --no-measure --record "$out/this" --json >"$out/live" 2>"$out/stderr"
     status=$?
@@ -71,8 +78,8 @@ if [ -z "${LLANE_MACHINES:-}" ]; then
         diff <(ids "$out/live") <(ids "$out/text") >"$out/why" && grep -q '"kernel": "[0-9]' "$out/text"
     report "this machine and its recording are judged alike" $?
     : >"$out/why"
-    "$doctor" --no-measure >"$out/text" 2>"$out/stderr" && grep -q 'PCI: [0-9]' "$out/text" ||
-        grep -q '^GPU ' "$out/text"
+    "$doctor" --no-measure >"$out/text" 2>"$out/stderr"
+    grep -qE 'PCI: [0-9]|^GPU ' "$out/text"
     report "a machine without a GPU shows its PCI and system part" $?
 
     "$doctor" --root "$out/none" >"$out/text" 2>"$out/stderr"
@@ -97,6 +104,19 @@ assert [r["rank"] for r in ranks] == [0, 1], ranks
 assert ranks[0]["cpus"] == "0", ranks
 PY
     report "the ranks of a job that it starts" $?
+
+    # Every rank of a job runs a doctor: one report, of all.
+    for rank in 0 1 2; do
+        LOCAL_RANK=$rank "$doctor" --no-measure --after 3 --json >"$out/rank$rank" 2>"$out/stderr" &
+    done
+    wait
+    cp "$out/rank0" "$out/text"
+    [ ! -s "$out/rank1" ] && [ ! -s "$out/rank2" ] && python3 - "$out/text" >"$out/why" 2>&1 <<'PY'
+import json, sys
+ranks = json.load(open(sys.argv[1]))["ranks"]
+assert [r["rank"] for r in ranks] == [0, 1, 2], ranks
+PY
+    report "inside a job the first rank reports on all" $?
 fi
 
 echo "1..$number"
