@@ -15,9 +15,6 @@
 #include "stats.h"
 #include "tuner_contexts.h"
 
-/* NCCL has float8 from compute capability 9.0 on, on all ranks. */
-enum { FLOAT8_CC = 90 };
-
 static int is_refused(ncclResult_t result)
 {
     return result != ncclSuccess && result != ncclInProgress;
@@ -56,7 +53,7 @@ static ncclResult_t dead_result(struct llane_comm *comm, uint32_t dead)
  */
 static ncclResult_t check_ready(struct llane_comm *comm, struct llane_lane *lane)
 {
-    uint32_t dead = llane_lane_dead(lane);
+    uint32_t dead = llane_comm_live_lane(comm) ? llane_lane_dead(lane) : LLANE_DEAD_NOT;
     if (dead) {
         return dead_result(comm, dead);
     }
@@ -85,13 +82,13 @@ static ncclResult_t place_take(struct place *place, const struct llane_nccl *ncc
                                ncclComm_t handle, cudaStream_t stream)
 {
     *place = (struct place){.nccl = nccl, .stream = stream};
-    struct llane_comm *comm = llane_comm_any_live() ? llane_comm_acquire(handle) : NULL;
+    struct llane_comm *comm = llane_comm_any_ordered() ? llane_comm_acquire(handle) : NULL;
     if (comm && comm->shares_with) {
         llane_comm_hold(comm->shares_with);
         llane_comm_release(comm);
         comm = comm->shares_with;
     }
-    struct llane_lane *lane = comm && comm->nccl == nccl ? llane_comm_live_lane(comm) : NULL;
+    struct llane_lane *lane = comm && comm->nccl == nccl ? llane_comm_ordered_lane(comm) : NULL;
     if (!lane) {
         if (comm) {
             llane_comm_release(comm);
@@ -133,7 +130,7 @@ static ncclResult_t place_leave(struct place *place, ncclResult_t result)
         }
     } else {
         pthread_mutex_lock(&comm->lock);
-        struct llane_lane *lane = llane_comm_live_lane(comm);
+        struct llane_lane *lane = llane_comm_ordered_lane(comm);
         if (result == ncclInProgress) {
             comm->is_pending = 1;
             comm->pending_stream = place->stream;
@@ -200,26 +197,43 @@ static void meet(struct llane_comm *comm)
     llane_setup_start(comm);
 }
 
+/*
+ * Is the lane live from this call on? A number is posted only once an earlier operation was entered
+ * in the order: the first one on the lane is then behind all that NCCL was given. Once posted, every
+ * call posts. The lock is held.
+ */
+static int begin_number(struct llane_comm *comm, uint64_t number)
+{
+    /* Acquire pairs with llane_comm_set_switching. */
+    struct llane_switch *sw = atomic_load_explicit(&comm->switch_word, memory_order_acquire);
+    const struct llane_lane *lane = llane_comm_ordered_lane(comm);
+    if (!sw || !lane || (!comm->has_posted && !llane_order_has_begun(&lane->order))) {
+        return 0;
+    }
+    comm->has_posted = 1;
+    if (llane_switch_begin(sw, comm->rank, number) != LLANE_SWITCH_LIVE) {
+        return 0;
+    }
+    llane_comm_set_live(comm);
+    return 1;
+}
+
 /* The call's number is n_all_reduces when this returns. The lock is held. */
 static enum llane_route route_call(struct llane_comm *comm, const struct llane_operation *operation)
 {
     uint64_t number = ++comm->n_all_reduces;
     int state = atomic_load_explicit(&comm->state, memory_order_acquire);
     if (state == LLANE_COMM_SETTING_UP) {
-        /* Acquire pairs with the set-up thread's release: the board is mapped. */
-        struct llane_switch *sw = atomic_load_explicit(&comm->switch_word, memory_order_acquire);
-        if (!sw || llane_switch_begin(sw, comm->rank, number) != LLANE_SWITCH_LIVE) {
-            return LLANE_ROUTE_SETTING_UP;
-        }
-        llane_comm_set_live(comm);
+        comm->unordered_stream = operation->stream;
+        comm->has_unordered = 1;
+        return LLANE_ROUTE_SETTING_UP;
+    }
+    if (state == LLANE_COMM_SWITCHING && !begin_number(comm, number)) {
+        return LLANE_ROUTE_SETTING_UP;
     }
     const struct llane_lane *lane = llane_comm_live_lane(comm);
     if (!lane) {
         return state == LLANE_COMM_NEW ? LLANE_ROUTE_SETTING_UP : LLANE_ROUTE_INACTIVE;
-    }
-    int is_float8 = operation->datatype == ncclFloat8e4m3 || operation->datatype == ncclFloat8e5m2;
-    if (is_float8 && comm->min_cc < FLOAT8_CC) {
-        return LLANE_ROUTE_DATATYPE; /* NCCL refuses it */
     }
     return llane_route_choose(&lane->limits, operation->count, operation->datatype, operation->op);
 }
@@ -258,8 +272,8 @@ static ncclResult_t to_nccl(const struct llane_nccl *nccl, ncclComm_t comm,
 static void uncount(struct llane_comm *comm)
 {
     pthread_mutex_lock(&comm->lock);
-    struct llane_switch *sw = atomic_load_explicit(&comm->switch_word, memory_order_acquire);
-    if (sw) {
+    if (comm->has_posted) {
+        struct llane_switch *sw = atomic_load_explicit(&comm->switch_word, memory_order_acquire);
         llane_switch_uncount(sw, comm->rank, comm->n_all_reduces);
     }
     comm->n_all_reduces--;
@@ -401,7 +415,7 @@ ncclResult_t llane_call_CommGetAsyncError(const struct llane_nccl *nccl, ncclCom
 {
     ncclResult_t result = nccl->CommGetAsyncError(handle, error);
     struct llane_comm *comm =
-        result == ncclSuccess && llane_comm_any_live() ? llane_comm_acquire(handle) : NULL;
+        result == ncclSuccess && llane_comm_any_ordered() ? llane_comm_acquire(handle) : NULL;
     if (!comm) {
         return result;
     }

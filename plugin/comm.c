@@ -23,7 +23,7 @@ static struct llane_comm *all;                                 /* under table_lo
 static struct llane_comm *unused; /* under table_lock, by next_in_all */
 static _Atomic int is_forked_child;
 
-_Atomic int llane_comm_n_live;
+_Atomic int llane_comm_n_ordered;
 
 const char *llane_inactive_text(int reason)
 {
@@ -83,27 +83,51 @@ struct llane_comm *llane_comm_acquire(ncclComm_t handle)
     return NULL;
 }
 
+static int has_order(int state)
+{
+    return state == LLANE_COMM_SWITCHING || state == LLANE_COMM_LIVE;
+}
+
 static void set_state(struct llane_comm *comm, int state)
 {
     /* Release pairs with the acquire of every call: the reason is there when the state is. */
     int before = atomic_exchange_explicit(&comm->state, state, memory_order_acq_rel);
-    if (before == LLANE_COMM_LIVE && state != LLANE_COMM_LIVE) {
-        atomic_fetch_sub_explicit(&llane_comm_n_live, 1, memory_order_relaxed);
+    if (has_order(before) && !has_order(state)) {
+        atomic_fetch_sub_explicit(&llane_comm_n_ordered, 1, memory_order_relaxed);
     }
+}
+
+void llane_comm_set_switching(struct llane_comm *comm, struct llane_lane *lane,
+                              struct llane_switch *switch_word)
+{
+    int setting_up = LLANE_COMM_SETTING_UP;
+    atomic_store_explicit(&comm->lane, lane, memory_order_release);
+    atomic_fetch_add_explicit(&llane_comm_n_ordered, 1, memory_order_release);
+    if (!atomic_compare_exchange_strong_explicit(&comm->state, &setting_up, LLANE_COMM_SWITCHING,
+                                                 memory_order_acq_rel, memory_order_relaxed)) {
+        atomic_fetch_sub_explicit(&llane_comm_n_ordered, 1, memory_order_relaxed); /* retired */
+    }
+    /* Last: who sees it sees all of the above. */
+    atomic_store_explicit(&comm->switch_word, switch_word, memory_order_release);
 }
 
 void llane_comm_set_live(struct llane_comm *comm)
 {
-    int setting_up = LLANE_COMM_SETTING_UP;
-    if (atomic_compare_exchange_strong_explicit(&comm->state, &setting_up, LLANE_COMM_LIVE,
-                                                memory_order_acq_rel, memory_order_relaxed)) {
-        atomic_fetch_add_explicit(&llane_comm_n_live, 1, memory_order_relaxed);
-    }
+    int switching = LLANE_COMM_SWITCHING;
+    atomic_compare_exchange_strong_explicit(&comm->state, &switching, LLANE_COMM_LIVE,
+                                            memory_order_acq_rel, memory_order_relaxed);
 }
 
 struct llane_lane *llane_comm_live_lane(struct llane_comm *comm)
 {
     return atomic_load_explicit(&comm->state, memory_order_acquire) == LLANE_COMM_LIVE
+               ? atomic_load_explicit(&comm->lane, memory_order_acquire)
+               : NULL;
+}
+
+struct llane_lane *llane_comm_ordered_lane(struct llane_comm *comm)
+{
+    return has_order(atomic_load_explicit(&comm->state, memory_order_acquire))
                ? atomic_load_explicit(&comm->lane, memory_order_acquire)
                : NULL;
 }
@@ -174,7 +198,7 @@ static void after_fork_in_child(void)
         atomic_store_explicit(&buckets[i], NULL, memory_order_relaxed);
     }
     all = NULL;
-    atomic_store_explicit(&llane_comm_n_live, 0, memory_order_relaxed);
+    atomic_store_explicit(&llane_comm_n_ordered, 0, memory_order_relaxed);
     pthread_mutex_unlock(&table_lock);
 }
 

@@ -25,7 +25,8 @@
 
 enum llane_comm_state {
     LLANE_COMM_NEW,        /* no all-reduce yet */
-    LLANE_COMM_SETTING_UP, /* the helper thread works; the switch word may go live at any call */
+    LLANE_COMM_SETTING_UP, /* the helper thread works; not all ranks have come */
+    LLANE_COMM_SWITCHING,  /* all have; the switch may go live at any call: order is kept already */
     LLANE_COMM_LIVE,       /* lane is valid and every call is routed */
     LLANE_COMM_INACTIVE,   /* NCCL for good; inactive_reason says why */
 };
@@ -96,11 +97,18 @@ struct llane_comm {
 
     _Atomic int is_suspended; /* NCCL alone answers its calls */
 
-    /* Published by the set-up thread before its last vote, hence before the switch is confirmed. */
+    /*
+     * Published by the set-up thread with SWITCHING. From then on each call posts its number and is
+     * entered in the lane's order, so that the first operation on the lane comes after it; the rest
+     * of the lane is written before the last vote, hence before the switch is confirmed.
+     */
     struct llane_board *board;
     struct llane_switch *_Atomic switch_word;
-    int min_cc; /* the lowest compute capability of all ranks, 90 is 9.0; with the lane */
+    int has_posted; /* this rank's thread has posted a number; under the lock */
     struct llane_lane *_Atomic lane;
+    /* LLANE_WAIT: an all-reduce of the group under way that came before SWITCHING. */
+    cudaStream_t unordered_stream;
+    int has_unordered;
     _Atomic int cancel;     /* the communicator ended: the set-up thread leaves */
     _Atomic int is_settled; /* the set-up thread has no more to do: LIVE or INACTIVE is decided */
 
@@ -117,12 +125,12 @@ struct llane_comm *llane_comm_acquire(ncclComm_t handle);
 /* As acquire; a communicator that was created before llane came, or unseen, is entered. */
 struct llane_comm *llane_comm_acquire_or_add(const struct llane_nccl *nccl, ncclComm_t handle);
 
-/* 0 while no communicator of this process has a live lane: then no call needs a look-up for order. */
-extern _Atomic int llane_comm_n_live;
-static inline int llane_comm_any_live(void)
+/* 0 while no communicator of this process has an order to keep: then no call needs a look-up. */
+extern _Atomic int llane_comm_n_ordered;
+static inline int llane_comm_any_ordered(void)
 {
-    /* Relaxed: the thread whose calls made a lane live, or was told by the program, sees it. */
-    return atomic_load_explicit(&llane_comm_n_live, memory_order_relaxed) != 0;
+    /* Acquire pairs with llane_comm_set_switching: a thread that saw the switch word sees this. */
+    return atomic_load_explicit(&llane_comm_n_ordered, memory_order_acquire) != 0;
 }
 
 /*
@@ -150,10 +158,15 @@ int llane_comm_is_forked_child(void);
 void llane_comm_hold(struct llane_comm *comm);
 void llane_comm_release(struct llane_comm *comm);
 
-/* SETTING_UP -> LIVE, under the lock. */
+/* SETTING_UP -> SWITCHING, by the set-up thread. */
+void llane_comm_set_switching(struct llane_comm *comm, struct llane_lane *lane,
+                              struct llane_switch *switch_word);
+/* SWITCHING -> LIVE, under the lock. */
 void llane_comm_set_live(struct llane_comm *comm);
 /* The lane, while it may be used; NULL else. */
 struct llane_lane *llane_comm_live_lane(struct llane_comm *comm);
+/* The lane, while its order is kept: as above, and while SWITCHING. */
+struct llane_lane *llane_comm_ordered_lane(struct llane_comm *comm);
 
 /* It goes on, but without its lane (finalized or revoked): its set-up ends, NCCL gets its calls. */
 void llane_comm_retire(struct llane_comm *comm, int is_abort);

@@ -153,10 +153,25 @@ int llane_group_wait_for(struct llane_comm *comm)
     return 0;
 }
 
+/* What the group gave to NCCL before the order was kept is entered in it now. */
+static void enter_in_order(struct llane_comm *comm)
+{
+    pthread_mutex_lock(&comm->lock);
+    struct llane_lane *lane = llane_comm_ordered_lane(comm);
+    if (lane && comm->has_unordered && llane_lane_order_after(lane, comm->unordered_stream)) {
+        LLANE_WARN("rank %d: LLANE_WAIT: %s", comm->rank, llane_gpu_error());
+    }
+    comm->has_unordered = 0;
+    pthread_mutex_unlock(&comm->lock);
+}
+
 static void wait_for_lanes(struct group *g, ncclResult_t result)
 {
     if (g->n_awaited && (result == ncclSuccess || result == ncclInProgress)) {
         llane_setup_wait(g->awaited, g->n_awaited);
+        for (size_t i = 0; i < g->n_awaited; i++) {
+            enter_in_order(g->awaited[i]);
+        }
     }
     for (size_t i = 0; i < g->n_awaited; i++) {
         llane_comm_release(g->awaited[i]);
@@ -170,7 +185,7 @@ static int run(struct entry *e, enum phase phase)
 {
     int err = 0;
     pthread_mutex_lock(&e->comm->lock);
-    struct llane_lane *lane = llane_comm_live_lane(e->comm); /* NULL: it was ended meanwhile */
+    struct llane_lane *lane = llane_comm_ordered_lane(e->comm); /* NULL: it was ended meanwhile */
     if (!lane) {
         err = 0;
     } else if (e->path == LLANE_GROUP_LANE) {

@@ -54,6 +54,11 @@ static int before_in_capture(struct llane_order *order, struct CUstream_st *stre
     return c->stream == stream ? 0 : llane_gpu_stream_wait_event(stream, c->last_op);
 }
 
+int llane_order_has_begun(const struct llane_order *order)
+{
+    return order->has_last || order->was_captured;
+}
+
 int llane_order_before(struct llane_order *order, struct CUstream_st *stream)
 {
     int err = llane_gpu_capture_id(stream, &order->current_capture);

@@ -56,6 +56,9 @@ struct llane_order {
 void llane_order_init(struct llane_order *order, struct CUevent_st *last_op,
                       struct CUevent_st *const *captured_ops, int is_graph_ordered,
                       const struct llane_order_keeper *keeper);
+/* 1 once an operation was entered. */
+int llane_order_has_begun(const struct llane_order *order);
+
 int llane_order_before(struct llane_order *order, struct CUstream_st *stream);
 int llane_order_after(struct llane_order *order, struct CUstream_st *stream);
 

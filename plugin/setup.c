@@ -117,11 +117,7 @@ static int32_t own_max_ctas(const struct llane_comm *comm)
 static enum llane_inactive_reason look_at_settings(const struct setup *s)
 {
     int has_checks = 0, has_context = 0;
-    s->comm->min_cc = INT_MAX;
     for (int r = 0; r < s->comm->n_ranks; r++) {
-        const struct llane_gpu_identity *gpu = &s->identity[r].gpu;
-        int cc = gpu->cc_major * 10 + gpu->cc_minor;
-        s->comm->min_cc = cc < s->comm->min_cc ? cc : s->comm->min_cc;
         has_checks |= s->identity[r].has_checks != 0;
         has_context |= s->identity[r].has_context != 0;
     }
@@ -157,9 +153,7 @@ static enum llane_inactive_reason arrive(struct setup *s)
     if (err) {
         return err == LLANE_ECANCELED ? LLANE_INACTIVE_CANCELED : LLANE_INACTIVE_BOARD;
     }
-    /* Released to the user's thread, which from its next call on posts its call numbers. */
     comm->board = s->board;
-    atomic_store_explicit(&comm->switch_word, llane_board_switch(s->board), memory_order_release);
     enum llane_inactive_reason reason = conclude(s, LLANE_BOARD_ARRIVAL, 0, NULL, 0);
     for (int r = 0; r < comm->n_ranks && !reason; r++) {
         if (llane_board_record(s->board, LLANE_BOARD_ARRIVAL, r, &s->identity[r],
@@ -257,6 +251,21 @@ static enum llane_inactive_reason take_staging(struct setup *s, struct resources
     return LLANE_INACTIVE_NONE;
 }
 
+/*
+ * All ranks have come and have what they need. From here on the user's calls are kept in order with
+ * the lane's, which belongs to the communicator: its last reference buries it.
+ */
+static void keep_order(struct setup *s)
+{
+    struct llane_comm *comm = s->comm;
+    struct llane_staging *staging = s->lane->staging;
+    struct llane_order_keeper keeper = llane_staging_keeper(staging);
+    llane_order_init(&s->lane->order, staging->last_op, staging->captured_ops,
+                     comm->is_graph_ordered, &keeper);
+    s->lane->device = comm->device;
+    llane_comm_set_switching(comm, s->lane, llane_board_switch(s->board));
+}
+
 static enum llane_inactive_reason take_resources(struct setup *s)
 {
     struct llane_comm *comm = s->comm;
@@ -274,6 +283,9 @@ static enum llane_inactive_reason take_resources(struct setup *s)
                                sizeof s->resources[r])) {
             reason = LLANE_INACTIVE_RECORD;
         }
+    }
+    if (!reason) {
+        keep_order(s);
     }
     return reason;
 }
@@ -376,14 +388,7 @@ static enum llane_inactive_reason prove(struct setup *s)
         reason = LLANE_INACTIVE_STAGING;
     }
     if (!reason) {
-        fill_args(s);
-        struct llane_order_keeper keeper = llane_staging_keeper(s->lane->staging);
-        llane_order_init(&s->lane->order, s->lane->staging->last_op, s->lane->staging->captured_ops,
-                         comm->is_graph_ordered, &keeper);
-        s->lane->device = comm->device;
-        /* Before the vote: whoever sees the switch confirmed sees the lane (switch.h, claim 6). From
-         * here on it belongs to the communicator, whose last reference buries it. */
-        atomic_store_explicit(&comm->lane, s->lane, memory_order_release);
+        fill_args(s); /* before the vote: whoever sees the switch confirmed sees it */
     }
     reason = conclude(s, STEP_PROBE, reason, NULL, 0);
     s->lane->is_proven = !reason;
@@ -512,7 +517,10 @@ static int stand_by(struct llane_comm *comm)
 {
     struct llane_switch *sw = atomic_load_explicit(&comm->switch_word, memory_order_acquire);
     if (sw) {
+        pthread_mutex_lock(&comm->lock);
+        comm->has_posted = 1;
         llane_switch_stand_by(sw, comm->rank, comm->n_all_reduces);
+        pthread_mutex_unlock(&comm->lock);
     }
     return sw != NULL;
 }
