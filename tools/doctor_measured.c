@@ -290,22 +290,26 @@ int doctor_read_measured(struct doctor_machine *m, const char *program)
 {
     struct doctor_text measured = {0}, loaded = {0};
     struct load load = {m, program};
-    const char *how =
-        "build it where nvcc is: make tools-gpu; or copy llane-measure-gpu beside this";
+    const char *missing = "build it where nvcc is (make tools-gpu) and put it beside llane-doctor; "
+                          "not with --no-measure";
+    const char *failing =
+        "start `llane-measure-gpu --pairs` and `--load` by hand: what do they say?";
     int result = 0;
     int err = doctor_source_answer(m->source, "loaded", collect_loaded, &load, &loaded);
     if (!err) {
         result = doctor_parse_loaded(m, doctor_text_get(&loaded));
     } else if (m->n_gpus) {
         doctor_note(m, "links under load",
-                    err == -ENOENT ? "llane-measure-gpu is not here" : strerror(-err), how);
+                    err == -ENOENT ? "llane-measure-gpu is not here" : strerror(-err),
+                    err == -ENOENT ? missing : failing);
     }
     err = doctor_source_answer(m->source, "measured", collect_measured, (void *)program, &measured);
     if (!err && !result) {
         result = doctor_parse_measured(m, doctor_text_get(&measured));
     } else if (err && m->n_gpus) {
         doctor_note(m, "peer access",
-                    err == -ENOENT ? "llane-measure-gpu is not here" : strerror(-err), how);
+                    err == -ENOENT ? "llane-measure-gpu is not here" : strerror(-err),
+                    err == -ENOENT ? missing : failing);
     }
     doctor_text_free(&measured);
     doctor_text_free(&loaded);

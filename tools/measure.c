@@ -190,8 +190,10 @@ static int run(struct measure_shared *shared, work *do_work, double seconds)
                                         now_s() < end && !atomic_load(&shared->has_failed);) {
             usleep(2000);
         }
-        printf("loading\n");
-        fflush(stdout);
+        if (atomic_load(&shared->n_loading) == (uint32_t)shared->n) {
+            printf("loading\n");
+            fflush(stdout);
+        }
     }
     await(shared, pids, shared->n, seconds);
     return atomic_load(&shared->has_failed);
