@@ -53,6 +53,14 @@ same first_calls 2 -e '*:LLANE_WAIT=0' -- first_calls
 # Going live in mid-run changes nothing either.
 same no_wait 2 -e '*:LLANE_WAIT=0' --
 
+# The lane goes live behind NCCL's last call on another stream; 20 times, since it is a race.
+status=0
+for _ in {1..20}; do
+    "$programs/prog_ranks" -e '*:NCCL_TUNER_PLUGIN=llane' -e '*:LLANE_WAIT=0' 2 \
+        "$programs/prog_conformance" not_blocking >"$out/with" 2>&1 || { status=1 && break; }
+done
+report $status switch__first_operation_on_the_lane__behind_ncclS_last
+
 # ---- what decides a route, decides it on all ranks ----
 same checked_pointers_on_one_rank 2 -e 1:NCCL_CHECK_POINTERS=1 -- groups group_errors order_across_streams
 ! carried && grep -q 'NCCL_CHECK_POINTERS or NCCL_CHECK_MODE is set on one' "$out/with"
