@@ -107,14 +107,16 @@ else
     check '[p["acs_control"] for p in d["path_devices"] if p["pci"] == "0000:11:00.0"] == [0x1D] and d["gpus"][0]["bar1_bytes"] == 128 << 30'
     report "live: ACS control and BAR 1" $?
 
+    # As sysfs shows it: the old value or the new one, never an empty file.
+    say() { echo "$2" >"$tree/said" && mv "$tree/said" "$1"; }
     low=$tree/0000:13:00.0/current_link_speed
     ours "$build/llane-watch" --every 50ms --for 3s --log "$out/live.csv" &
     watch_pid=$!
     sleep 0.7
-    echo '2.5 GT/s PCIe' >"$low"
+    say "$low" '2.5 GT/s PCIe'
     sleep 0.5
-    echo '32.0 GT/s PCIe' >"$low"
-    echo 'BadTLP 4' >"$tree/0000:12:00.0/aer_dev_correctable"
+    say "$low" '32.0 GT/s PCIe'
+    say "$tree/0000:12:00.0/aer_dev_correctable" 'BadTLP 4'
     sleep 0.3
     mv "$tree/0000:12:00.0" "$tree/../gone" && sleep 0.3 && mv "$tree/../gone" "$tree/0000:12:00.0"
     wait $watch_pid

@@ -31,10 +31,10 @@ asan | tsan)
     ;;
 esac
 
-# The CUDA object where there is one; the emulation's goes through the same door.
+# The CUDA object of this run where there is one; the emulation's goes through the same door.
 plugin=
-for object in "$build"/cuda-*/libnccl-tuner-llane.so "$build/emu/libnccl-tuner-llane.so"; do
-    [ -n "$plugin" ] || [ ! -e "$object" ] || plugin=$object
+for object in ${LLANE_TEST_OBJECTS:-}; do
+    [ ! -e "$object" ] || plugin=$object
 done
 [ -n "$plugin" ] || { echo "no plugin object is built" && exit 77; }
 
