@@ -8,6 +8,7 @@ out=$LLANE_BUILD/mutations
 mkdir -p "$out"
 
 # Name | tests that are there to catch it, one run each | file | the mistake, in Perl.
+# shellcheck disable=SC2016
 mutations='
 HALF_FLAG | one_shot_ll__* | packets | s/ && \(uint32_t\)\(high >> 32\) == op//
 ANY_FLAG | one_shot_ll__* | packets | s/\(uint32_t\)\(low >> 32\) == op && \(uint32_t\)\(high >> 32\) == op/low >> 32 != 0 \&\& high >> 32 != 0/
