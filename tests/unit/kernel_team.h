@@ -255,6 +255,7 @@ static void member_launch(struct member *m, struct CUstream_st *stream, const st
                           const uint8_t *in, uint8_t *out)
 {
     const uint32_t n_ranks = m->team->n_ranks;
+    const uint32_t next = m->rank + 1 < n_ranks ? m->rank + 1 : 0;
     struct llane_all_reduce_args args = {
         .in = in,
         .out = out,
@@ -278,10 +279,10 @@ static void member_launch(struct member *m, struct CUstream_st *stream, const st
     };
 
     for (uint32_t s = 0; s + 1 < n_ranks; s++)
-        args.send[s] = team_slot(m->team, how->packet, (m->rank + 1 + s) % n_ranks, m->rank);
+        args.send[s] = team_slot(m->team, how->packet, (next + s) % n_ranks, m->rank);
     for (uint32_t r = 0; r < LLANE_MAX_RANKS; r++)
-        args.recv[r] = team_slot(m->team, how->packet, m->rank,
-                                 r < n_ranks && r != m->rank ? r : (m->rank + 1) % n_ranks);
+        args.recv[r] =
+            team_slot(m->team, how->packet, m->rank, r < n_ranks && r != m->rank ? r : next);
     MUST(llane_gpu_launch(&launch));
 }
 

@@ -5,6 +5,8 @@
 set -u
 emu=$LLANE_BUILD/emu
 out=$LLANE_BUILD/mutations
+headers=(kernels/*.cuh)
+set -f # patterns name tests, not files
 mkdir -p "$out"
 
 # Name | tests that are there to catch it, one run each | file | the mistake, in Perl.
@@ -52,9 +54,9 @@ build() {
         -lllane-emu -Wl,-rpath,"$emu" -lcmocka -lm -pthread
 }
 
-# FOLDER TESTS: status and log of a run. Unbroken, each takes a small part of the time it has here.
+# FOLDER TESTS LOG: status and log of a run. Unbroken, each takes a small part of the time it has here.
 run() {
-    CMOCKA_MESSAGE_OUTPUT=STDOUT LLANE_TEST_WATCHDOG=3 "$1/test" "$2" >"$1/log" 2>&1
+    CMOCKA_MESSAGE_OUTPUT=STDOUT LLANE_TEST_WATCHDOG=4 "$1/test" "$2" >"$3" 2>&1
 }
 
 number=0 planted=0 caught=0
@@ -65,15 +67,17 @@ report() { # ok|"not ok", what, log
 }
 
 copy() {
-    rm -rf "$1" && mkdir -p "$1" && cp kernels/*.cuh kernels/table.h kernels/type_f32.cu "$1"
+    rm -rf "$1" && mkdir -p "$1" && cp "${headers[@]}" kernels/table.h kernels/type_f32.cu "$1"
 }
 
 copy "$out/NOTHING" && build "$out/NOTHING"
 for tests in $(cut -s -d'|' -f2 <<<"$mutations" | tr ' ' '\n' | sort -u); do
-    run "$out/NOTHING" "$tests" && result=ok || result="not ok"
+    run "$out/NOTHING" "$tests" "$out/NOTHING/log" && result=ok || result="not ok"
     report "$result" "unbroken kernels pass $tests" "$out/NOTHING/log"
 done
 
+# Many a run waits for its watchdog: meanwhile the next mistake is planted.
+runs=()
 while IFS='|' read -r name all_tests file mistake; do
     name=${name// /} file=${file// /}
     [ -n "$name" ] || continue
@@ -84,17 +88,24 @@ while IFS='|' read -r name all_tests file mistake; do
         continue
     fi
     for tests in $all_tests; do
-        planted=$((planted + 1))
-        run "$here" "$tests"
-        status=$?
-        # A failure that the tests found, not one to start.
-        if [ $status -ne 0 ] && grep -qE "^\[  FAILED  \]|^watchdog:" "$here/log"; then
-            caught=$((caught + 1))
-            report ok "$name is caught by $tests" "$here/log"
-        else
-            report "not ok" "$name is caught by $tests (status $status)" "$here/log"
-        fi
+        log=$here/${tests%%\**}.log
+        run "$here" "$tests" "$log" &
+        runs+=("$! $name $tests $log")
     done
 done <<<"$mutations"
+
+for entry in "${runs[@]}"; do
+    read -r pid name tests log <<<"$entry"
+    planted=$((planted + 1))
+    wait "$pid"
+    status=$?
+    # A failure that the tests found, not one to start.
+    if [ $status -ne 0 ] && grep -qE "^\[  FAILED  \]|^watchdog:" "$log"; then
+        caught=$((caught + 1))
+        report ok "$name is caught by $tests" "$log"
+    else
+        report "not ok" "$name is caught by $tests (status $status)" "$log"
+    fi
+done
 echo "1..$number"
 echo "mutations: $planted planted, $caught caught"
