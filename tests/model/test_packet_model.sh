@@ -62,7 +62,7 @@ flags() { # EXPECTED NAME -D...
 }
 
 flags holds two_ranks_two_wraps__right_and_live -DN=2 -DOPS=45
-flags holds three_ranks_one_wrap__right_and_live -DN=3 -DOPS=22 -DLONG=0 -DBIG=50
+flags holds three_ranks_one_wrap__right_and_live -DN=3 -DOPS=12 -DLONG=0 -DBIG=50 -DM=9
 flags fails one_generation__is_not_enough -DOPS=6 -DONE_GENERATION
 flags fails no_stripe__stale_flag_is_taken -DNO_STRIPE
 flags fails stripe_spares_what_others_store__stale_flag_is_taken -DSPARE_SHORTER
