@@ -1,26 +1,33 @@
 /*
- * LL packets, one-shot all-reduce: N ranks, OPS operations, slots of two generations of W words, and
- * a network that holds posted stores back and delivers them in any order. A word stands for one
- * 8-byte half {payload, flag} and is whole; its content here is the number of the operation that
- * wrote it, 0 when clean, so that a reader can be asked whether it took the right one.
+ * Flags of LL packets: they come round again, and the stripe makes that harmless. N ranks, OPS
+ * operations, slots of two generations of W words, and a network that holds posted stores back and
+ * delivers them in any order. A word stands for one 8-byte half {payload, flag} and is whole; its
+ * content here is the number of the operation that wrote it, 0 when clean, so that a reader can be
+ * asked whether it took the right one.
  *
- * Flags come from a small space 1..M that wraps as the kernels' does (M, 2, 3, ...). Operations whose
- * flag is BIG use W words, the others one: when a BIG flag comes round again, what it left behind
- * the first word must be gone.
+ * Flags come from a small space 1..M that wraps as the kernels' does (M, 2, 3, ...). In operations
+ * whose flag is BIG or BIG+1 all sources store W words. In the others the ranks from LONG on store
+ * one and the rest W, as in a two-shot operation where the last shard is shorter: when a BIG flag comes
+ * round again, what it left of these ranks behind the first word must be gone. Every EVERY-th
+ * operation of a generation zeroes one word of each slot (a stripe), unless the operation uses it.
  *
  * Checked: a reader that sees its flag reads its operation's word (assert); nobody waits for ever
  * (invalid end state); the network never holds words of two operations of one parity (assert).
  *
- * Switches: ONE_GENERATION, NO_STRIPE, SKIP_ONE (M, 1, 2, ...), CLEAN_OWN: each must fail.
+ * Switches: ONE_GENERATION, NO_STRIPE, SKIP_ONE (M, 1, 2, ...), CLEAN_OWN, SPARE_SHORTER (the stripe
+ * spares what other sources store), a smaller M: each must fail.
  */
 #ifndef N
 #define N 2
 #endif
 #ifndef OPS
-#define OPS 12
+#define OPS 45
 #endif
 #define W 2
-#define M 9
+#define EVERY 2
+#ifndef M /* more than 4 * EVERY * W: going round, and a jump at the wrap */
+#define M 19
+#endif
 #ifndef BIG
 #define BIG 3
 #endif
@@ -35,8 +42,13 @@
 #else
 #define GENERATION(e) (FLAG(e) & 1)
 #endif
-#define SIZE(e) (FLAG(e) == BIG || FLAG(e) == BIG + 1 -> W : 1)
-#define STRIPE(e) ((FLAG(e) >> 1) % W)
+#define IS_BIG(e) (FLAG(e) == BIG || FLAG(e) == BIG + 1)
+#ifndef LONG /* sources that store W words each time */
+#define LONG (N - 1)
+#endif
+#define SIZE(e, source) (IS_BIG(e) || (source) < LONG -> W : 1)
+#define HAS_STRIPE(e) ((FLAG(e) >> 1) % EVERY == 0)
+#define STRIPE(e) (FLAG(e) / (2 * EVERY) % W)
 
 /* What `source` stored at `owner`, and what is still on its way there. */
 byte slot[N * N * 2 * W];
@@ -57,16 +69,20 @@ byte posted[N * N * 2 * W];
 
 /* The owner's stripe in one slot, at any time while the operation runs. */
 #ifdef CLEAN_OWN
-#define MAY_CLEAN(e) true
+#define MAY_CLEAN(e, source) true
 #else
-#define MAY_CLEAN(e) (STRIPE(e) >= SIZE(e))
+#ifdef SPARE_SHORTER
+#define MAY_CLEAN(e, source) (STRIPE(e) >= SIZE(e, 0))
+#else
+#define MAY_CLEAN(e, source) (STRIPE(e) >= SIZE(e, source))
+#endif
 #endif
 #define CLEAN(source)                                                                              \
     ::d_step                                                                                       \
     {                                                                                              \
         (unclean & (1 << (source))) -> unclean = unclean & ~(1 << (source));                       \
         if                                                                                         \
-            ::MAY_CLEAN(e) -> slot[AT(me, source, GENERATION(e), STRIPE(e))] = 0                   \
+            ::MAY_CLEAN(e, source) -> slot[AT(me, source, GENERATION(e), STRIPE(e))] = 0                   \
             ::else                                                                                 \
         fi                                                                                         \
     }
@@ -89,15 +105,25 @@ proctype rank(byte me)
             ::else ->
                 w = 0;
                 do
-                ::w == SIZE(e) -> break
+                ::w == W -> break
                 ::else ->
-                    assert(posted[AT(peer, me, e & 1, w)] == 0);
-                    posted[AT(peer, me, e & 1, w)] = e;
-                    missing = missing | BIT(peer, w);
+                    if
+                    ::w < SIZE(e, me) ->
+                        assert(posted[AT(peer, me, e & 1, w)] == 0);
+                        posted[AT(peer, me, e & 1, w)] = e
+                    ::else
+                    fi;
+                    if
+                    ::w < SIZE(e, peer) -> missing = missing | BIT(peer, w)
+                    ::else
+                    fi;
                     w++
                 od;
 #ifndef NO_STRIPE
-                unclean = unclean | (1 << peer);
+                if
+                ::HAS_STRIPE(e) -> unclean = unclean | (1 << peer)
+                ::else
+                fi;
 #endif
                 peer++
             od;

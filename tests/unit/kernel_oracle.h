@@ -27,7 +27,7 @@ struct format {
     bool avg_scales_input;
 };
 
-static const struct format *format_of(enum llane_type type)
+static inline const struct format *format_of(enum llane_type type)
 {
     static const struct format formats[LLANE_N_TYPES] = {
         {"int8", 1, false, true, 0, 0, false, false, false},
@@ -48,50 +48,50 @@ static const struct format *format_of(enum llane_type type)
 }
 
 /* All bits of an element. */
-static uint64_t format_all_ones(const struct format *f)
+static inline uint64_t format_all_ones(const struct format *f)
 {
     return UINT64_MAX >> (64 - 8 * f->bytes);
 }
 
-static uint64_t format_sign_bit(const struct format *f)
+static inline uint64_t format_sign_bit(const struct format *f)
 {
     return format_all_ones(f) / 2 + 1;
 }
 
 /* The one NaN that results have. */
-static uint64_t format_nan(const struct format *f)
+static inline uint64_t format_nan(const struct format *f)
 {
     return format_all_ones(f) / 2;
 }
 
 /* +infinity, or in a finite format the largest number. */
-static uint64_t format_infinity(const struct format *f)
+static inline uint64_t format_infinity(const struct format *f)
 {
     return f->is_finite ? format_nan(f) - 1 : ((1ull << f->exponent_bits) - 1) << f->fraction_bits;
 }
 
-static uint64_t format_largest(const struct format *f)
+static inline uint64_t format_largest(const struct format *f)
 {
     return f->is_finite ? format_nan(f) - 1 : format_infinity(f) - 1;
 }
 
-static bool format_is_nan(const struct format *f, uint64_t bits)
+static inline bool format_is_nan(const struct format *f, uint64_t bits)
 {
     return f->is_float && (bits & ~format_sign_bit(f)) > format_infinity(f);
 }
 
-static int format_bias(const struct format *f)
+static inline int format_bias(const struct format *f)
 {
     return (1 << (f->exponent_bits - 1)) - 1;
 }
 
 /* The smallest subnormal number. */
-static double format_unit(const struct format *f)
+static inline double format_unit(const struct format *f)
 {
     return ldexp(1, 1 - format_bias(f) - f->fraction_bits);
 }
 
-static double format_decode(const struct format *f, uint64_t bits)
+static inline double format_decode(const struct format *f, uint64_t bits)
 {
     const uint64_t magnitude = bits & ~format_sign_bit(f);
     const uint64_t fraction = magnitude & ((1ull << f->fraction_bits) - 1);
@@ -109,7 +109,7 @@ static double format_decode(const struct format *f, uint64_t bits)
 }
 
 /* Nearest, ties to even; NaN is the format's one. */
-static uint64_t format_encode(const struct format *f, double x)
+static inline uint64_t format_encode(const struct format *f, double x)
 {
     const uint64_t sign = signbit(x) ? format_sign_bit(f) : 0;
     const uint64_t too_large = f->saturates ? format_largest(f) : format_infinity(f);
@@ -143,7 +143,7 @@ static inline void oracle_store(const struct format *f, uint8_t *p, uint64_t bit
     memcpy(p, &bits, f->bytes);
 }
 
-static oracle_integer oracle_integer_decode(const struct format *f, uint64_t bits)
+static inline oracle_integer oracle_integer_decode(const struct format *f, uint64_t bits)
 {
     const oracle_integer value = bits;
 
@@ -151,8 +151,8 @@ static oracle_integer oracle_integer_decode(const struct format *f, uint64_t bit
                                                        : value;
 }
 
-static uint64_t oracle_reduce_integers(const struct format *f, enum llane_kernel_op op,
-                                       const uint64_t *bits, uint32_t n_ranks)
+static inline uint64_t oracle_reduce_integers(const struct format *f, enum llane_kernel_op op,
+                                              const uint64_t *bits, uint32_t n_ranks)
 {
     oracle_integer result = oracle_integer_decode(f, bits[0]);
 
@@ -172,7 +172,7 @@ static uint64_t oracle_reduce_integers(const struct format *f, enum llane_kernel
 }
 
 /* What an operation's step rounds to: float, or double for float64. */
-static double oracle_round(const struct format *f, double x)
+static inline double oracle_round(const struct format *f, double x)
 {
     const volatile float narrow = f->bytes == 8 ? 0 : (float)x;
 
@@ -180,7 +180,7 @@ static double oracle_round(const struct format *f, double x)
 }
 
 /* Whether min or max prefer x: a number beats a NaN, -0 is less than +0. */
-static bool oracle_prefers(enum llane_kernel_op op, double x, double than)
+static inline bool oracle_prefers(enum llane_kernel_op op, double x, double than)
 {
     if (isnan(x) || isnan(than))
         return !isnan(x);
@@ -194,8 +194,8 @@ static bool oracle_prefers(enum llane_kernel_op op, double x, double than)
  * of what rounding allows (<= 1), or 0 where one of the two is not finite or too large for the
  * format.
  */
-static uint64_t oracle_reduce(const struct format *f, enum llane_kernel_op op, const uint64_t *bits,
-                              uint32_t n_ranks, double *distance_out)
+static inline uint64_t oracle_reduce(const struct format *f, enum llane_kernel_op op,
+                                     const uint64_t *bits, uint32_t n_ranks, double *distance_out)
 {
     const double scale = oracle_round(f, 1.0 / n_ranks);
     const bool scales_input = op == LLANE_OP_AVG && f->avg_scales_input;
@@ -261,7 +261,7 @@ static uint64_t oracle_reduce(const struct format *f, enum llane_kernel_op op, c
 }
 
 /* An ordinary element made of 64 random bits: any integer, or a float around 1. */
-static uint64_t oracle_plain_bits(const struct format *f, uint64_t h)
+static inline uint64_t oracle_plain_bits(const struct format *f, uint64_t h)
 {
     const uint64_t fraction = (h ^ h >> 12) & ((1ull << f->fraction_bits) - 1);
 
@@ -274,8 +274,8 @@ static uint64_t oracle_plain_bits(const struct format *f, uint64_t h)
 enum { ORACLE_N_SPICES = 9 };
 
 /* An element of one of ORACLE_N_SPICES awkward kinds; is_chosen: one rank of each element. */
-static uint64_t oracle_spiced_bits(const struct format *f, uint64_t h, uint32_t spice,
-                                   bool is_chosen)
+static inline uint64_t oracle_spiced_bits(const struct format *f, uint64_t h, uint32_t spice,
+                                          bool is_chosen)
 {
     const uint64_t sign = h >> 63 ? format_sign_bit(f) : 0;
     const uint64_t low = h & ((1ull << f->fraction_bits) - 1);

@@ -8,7 +8,7 @@
 
 #include "kernel_team.h"
 
-enum { MAX_STEPS = 320, MAX_SHIFT = 8, UNTOUCHED = 0xc3, ARENA_GRAIN = 64 };
+enum { MAX_STEPS = 320, MAX_SHIFT = 8, ARENA_GRAIN = 64 };
 
 struct step {
     struct launch how;
@@ -32,7 +32,7 @@ struct run {
     struct step steps[MAX_STEPS];
 };
 
-static uint64_t mix(uint64_t a, uint64_t b)
+static inline uint64_t mix(uint64_t a, uint64_t b)
 {
     uint64_t x = a * 0x9e3779b97f4a7c15u + b + 0x7f4a7c15u;
 
@@ -41,14 +41,14 @@ static uint64_t mix(uint64_t a, uint64_t b)
     return x ^ x >> 32;
 }
 
-static uint32_t op_after(uint32_t op)
+static inline uint32_t op_after(uint32_t op)
 {
     return op == UINT32_MAX ? 2 : op + 1;
 }
 
 /* Varying on purpose: cells must not depend on the grid. Small, so that all ranks' blocks fit on one
  * GPU together. */
-static void choose_grid(struct launch *how, uint64_t dice)
+static inline void choose_grid(struct launch *how, uint64_t dice)
 {
     static const uint32_t blocks[] = {1, 2, 1, 3, 1, 4};
     static const uint32_t threads[] = {LLANE_MIN_THREADS, 96, LLANE_MIN_THREADS, LLANE_MIN_THREADS,
@@ -58,12 +58,13 @@ static void choose_grid(struct launch *how, uint64_t dice)
     how->n_threads = threads[dice / 6 % 5];
 }
 
-static const struct format *step_format(const struct step *s)
+static inline const struct format *step_format(const struct step *s)
 {
     return format_of(s->how.type);
 }
 
-static uint64_t input_bits(const struct run *run, const struct step *s, uint32_t rank, uint64_t i)
+static inline uint64_t input_bits(const struct run *run, const struct step *s, uint32_t rank,
+                                  uint64_t i)
 {
     const uint32_t n_ranks = run->team->n_ranks;
     uint64_t h;
@@ -82,25 +83,25 @@ static uint64_t input_bits(const struct run *run, const struct step *s, uint32_t
  * Local alignment: another one on every rank. For about half of the ranks both buffers are aligned to
  * packets, so that with a count to suit these ranks go the plain way and the others do not.
  */
-static size_t shift_of(const struct step *s, uint32_t rank, uint32_t buffer)
+static inline size_t shift_of(const struct step *s, uint32_t rank, uint32_t buffer)
 {
     const uint64_t dice = mix(s->number, rank);
 
     return dice % 2 ? 0 : mix(dice, buffer) % (MAX_SHIFT + 1) * step_format(s)->bytes;
 }
 
-static size_t in_at(const struct step *s, uint32_t rank)
+static inline size_t in_at(const struct step *s, uint32_t rank)
 {
     return s->in_at + shift_of(s, rank, 0);
 }
 
-static size_t out_at(const struct step *s, uint32_t rank)
+static inline size_t out_at(const struct step *s, uint32_t rank)
 {
     return s->is_in_place ? in_at(s, rank) : s->out_at + shift_of(s, rank, 1);
 }
 
 /* Gives every step its place. A step that does not fit is a mistake in the test. */
-static void run_lay_out(struct run *run)
+static inline void run_lay_out(struct run *run)
 {
     size_t at = ARENA_GRAIN;
 
@@ -124,7 +125,7 @@ static void run_lay_out(struct run *run)
     }
 }
 
-static void image_fill(const struct run *run, uint32_t rank, uint8_t *image)
+static inline void image_fill(const struct run *run, uint32_t rank, uint8_t *image)
 {
     memset(image, UNTOUCHED, run->used);
     for (uint32_t k = 0; k < run->n_steps; k++) {
@@ -136,7 +137,7 @@ static void image_fill(const struct run *run, uint32_t rank, uint8_t *image)
     }
 }
 
-static void member_load(struct member *m, void *arg)
+static inline void member_load(struct member *m, void *arg)
 {
     const struct run *run = arg;
 
@@ -145,7 +146,7 @@ static void member_load(struct member *m, void *arg)
     MUST(llane_gpu_stream_synchronize(m->stream));
 }
 
-static void member_issue_steps(struct member *m, const struct run *run)
+static inline void member_issue_steps(struct member *m, const struct run *run)
 {
     for (uint32_t k = 0; k < run->n_steps; k++) {
         const struct step *s = &run->steps[k];
@@ -160,7 +161,7 @@ static void member_issue_steps(struct member *m, const struct run *run)
     }
 }
 
-static void member_issue(struct member *m, void *arg)
+static inline void member_issue(struct member *m, void *arg)
 {
     const struct run *run = arg;
 
@@ -171,7 +172,7 @@ static void member_issue(struct member *m, void *arg)
 
 /* All steps become one graph. Done by all ranks before any replays: making or freeing a graph may
  * wait for kernels of ranks that share the GPU. */
-static void member_capture(struct member *m, void *arg)
+static inline void member_capture(struct member *m, void *arg)
 {
     MUST(llane_gpu_capture_begin(m->stream));
     member_issue_steps(m, arg);
@@ -179,7 +180,7 @@ static void member_capture(struct member *m, void *arg)
 }
 
 /* As member_issue, by the graph. */
-static void member_replay(struct member *m, void *arg)
+static inline void member_replay(struct member *m, void *arg)
 {
     const struct run *run = arg;
 
@@ -188,22 +189,14 @@ static void member_replay(struct member *m, void *arg)
     MUST(llane_gpu_stream_synchronize(m->stream));
 }
 
-static void member_drop_graph(struct member *m, void *arg)
+static inline void member_drop_graph(struct member *m, void *arg)
 {
     (void)arg;
     MUST(llane_gpu_graph_destroy(m->graph));
 }
 
-/* bytes of the arena, and the cells */
-static void member_fetch(struct member *m, void *bytes)
-{
-    MUST(llane_gpu_memcpy_async(m->image, m->arena, *(const size_t *)bytes, m->stream));
-    MUST(llane_gpu_memcpy_async(m->seen, m->cells, sizeof(struct llane_cells), m->stream));
-    MUST(llane_gpu_stream_synchronize(m->stream));
-}
-
 /* What the ranks' arenas must be after the run. */
-static void images_expect(const struct run *run, uint8_t **images)
+static inline void images_expect(const struct run *run, uint8_t **images)
 {
     const uint32_t n_ranks = run->team->n_ranks;
 
@@ -232,7 +225,8 @@ static void images_expect(const struct run *run, uint8_t **images)
     }
 }
 
-static void run_fail(const struct run *run, uint32_t rank, size_t at, const uint8_t *expected)
+static inline void run_fail(const struct run *run, uint32_t rank, size_t at,
+                            const uint8_t *expected)
 {
     const struct step *s = NULL;
     const uint8_t *got = run->team->members[rank].image;
@@ -251,7 +245,7 @@ static void run_fail(const struct run *run, uint32_t rank, size_t at, const uint
              s->is_in_place ? ", in place" : "", at - out_at(s, rank), got[at], expected[at]);
 }
 
-static void cells_check(const struct member *m, const uint32_t *next_op)
+static inline void cells_check(const struct member *m, const uint32_t *next_op)
 {
     for (int c = 0; c < LLANE_MAX_BLOCKS; c++) {
         assert_int_equal(m->seen->cell[c].ll_op, next_op[LLANE_LL]);
@@ -262,7 +256,7 @@ static void cells_check(const struct member *m, const uint32_t *next_op)
     assert_int_equal(m->words->dead, LLANE_DEAD_NOT);
 }
 
-static void run_check(const struct run *run)
+static inline void run_check(const struct run *run)
 {
     struct team *team = run->team;
     uint8_t *expected[LLANE_MAX_RANKS];
@@ -282,24 +276,10 @@ static void run_check(const struct run *run)
     }
 }
 
-/* A generation of what `source` writes at m, into m->image. */
-static uint32_t *member_fetch_slot(struct member *m, enum llane_packet packet, uint32_t source,
-                                   uint32_t generation)
-{
-    const uint64_t bytes = m->team->slot_bytes[packet];
-
-    MUST(llane_gpu_device_set(m->device));
-    MUST(llane_gpu_memcpy_async(m->image,
-                                team_slot(m->team, packet, m->rank, source) + generation * bytes,
-                                bytes, m->stream));
-    MUST(llane_gpu_stream_synchronize(m->stream));
-    return (uint32_t *)(void *)m->image;
-}
-
 /* Calls check for all slots of a family that are in use, one generation at a time. */
-static void team_check_slots(struct team *team, enum llane_packet packet,
-                             void (*check)(const struct team *team, uint32_t generation,
-                                           const uint32_t *words, uint64_t n_words))
+static inline void team_check_slots(struct team *team, enum llane_packet packet,
+                                    void (*check)(const struct team *team, uint32_t generation,
+                                                  const uint32_t *words, uint64_t n_words))
 {
     for (uint32_t r = 0; r < team->n_ranks; r++)
         for (uint32_t source = 0; source < team->n_ranks; source++)
@@ -309,8 +289,8 @@ static void team_check_slots(struct team *team, enum llane_packet packet,
 }
 
 /* Between operations all of a sentinel slot waits. */
-static void slot_check_armed(const struct team *team, uint32_t generation, const uint32_t *words,
-                             uint64_t n_words)
+static inline void slot_check_armed(const struct team *team, uint32_t generation,
+                                    const uint32_t *words, uint64_t n_words)
 {
     for (uint64_t w = 0; w < n_words; w++)
         if (words[w] != UINT32_MAX)
@@ -318,8 +298,66 @@ static void slot_check_armed(const struct team *team, uint32_t generation, const
                      (unsigned long long)w, generation, team->n_ranks, words[w]);
 }
 
+static inline bool has_kernel(int type, int algorithm, int packet)
+{
+    return llane_all_reduce_table[type][algorithm][packet] != NULL;
+}
+
+static inline struct run *run_create(struct team *team, uint32_t seed)
+{
+    struct run *run = calloc(1, sizeof(*run));
+
+    assert_non_null(run);
+    run->team = team;
+    run->seed = seed;
+    run->times = 1;
+    return run;
+}
+
+static inline struct step *run_add(struct run *run, int type, int algorithm, int packet, int op,
+                                   uint64_t count)
+{
+    struct step *s = &run->steps[run->n_steps];
+
+    assert_true(run->n_steps < MAX_STEPS);
+    assert_true(has_kernel(type, algorithm, packet));
+    *s = (struct step){.how = {.type = (enum llane_type)type,
+                               .algorithm = (enum llane_algorithm)algorithm,
+                               .packet = (enum llane_packet)packet,
+                               .op = (enum llane_kernel_op)op,
+                               .count = count}};
+    choose_grid(&s->how, mix(run->seed, run->n_steps));
+    s->is_in_place = mix(run->seed + 1, run->n_steps) % 3 == 0;
+    run->n_steps++;
+    return s;
+}
+
+/* Any kernel and operation; a message of at most max_bytes, often a small one, often plain. */
+static inline struct step *run_add_any(struct run *run, uint64_t dice, uint64_t max_bytes)
+{
+    /* Half of them of the three types whose plain sums have code of their own. */
+    static const int common[] = {LLANE_TYPE_F32, LLANE_TYPE_F16, LLANE_TYPE_BF16};
+    const bool is_common = dice >> 8 & 1;
+    const int type = is_common ? common[(dice >> 16) % 3] : (int)((dice >> 16) % LLANE_N_TYPES);
+    const int packet = dice >> 9 & 1 && has_kernel(type, 0, LLANE_SENTINEL);
+    const uint64_t size = format_of((enum llane_type)type)->bytes;
+    const uint64_t grain = LLANE_PACKET_BYTES * run->team->n_ranks;
+    const uint64_t most = dice >> 32 & 3 ? max_bytes / 8 : max_bytes;
+    uint64_t bytes = 1 + mix(dice, 1) % most;
+    struct step *s;
+
+    if (dice >> 34 & 1 && bytes > grain)
+        bytes -= bytes % grain;
+    s = run_add(run, type, dice >> 10 & 1, packet,
+                is_common && dice >> 11 & 1 ? LLANE_OP_SUM : (int)((dice >> 24) % LLANE_N_OPS),
+                divide_up(bytes, size));
+    s->is_spiced = dice >> 12 & 1;
+    s->has_own_grids = dice >> 13 & 1;
+    return s;
+}
+
 /* The whole of it. Inputs stay what they are: with times > 1, nothing may be in place. */
-static void run_all(struct run *run, bool by_graph)
+static inline void run_all(struct run *run, bool by_graph)
 {
     run_lay_out(run);
     team_do(run->team, member_load, run);

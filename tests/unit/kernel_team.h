@@ -22,7 +22,7 @@
 #include "kernel_oracle.h"
 #include "table.h"
 
-enum { ARENA_BYTES = 6 << 20, SPINS_PER_LOOK = 200, WATCHDOG_SECONDS = 150 };
+enum { ARENA_BYTES = 6 << 20, UNTOUCHED = 0xc3, SPINS_PER_LOOK = 200, WATCHDOG_SECONDS = 150 };
 
 #define MUST(call)                                                                                 \
     do {                                                                                           \
@@ -57,7 +57,7 @@ struct team {
     struct member members[LLANE_MAX_RANKS];
 };
 
-static void watchdog_bite(int signal_number)
+static inline void watchdog_bite(int signal_number)
 {
     static const char words[] = "watchdog: a kernel hangs\n";
 
@@ -67,7 +67,7 @@ static void watchdog_bite(int signal_number)
 }
 
 /* The program has WATCHDOG_SECONDS from here on, or as many as LLANE_TEST_WATCHDOG says. */
-static void team_start_up(void)
+static inline void team_start_up(void)
 {
     const char *seconds = getenv("LLANE_TEST_WATCHDOG");
 
@@ -77,7 +77,7 @@ static void team_start_up(void)
     alarm(seconds ? (unsigned)atoi(seconds) : WATCHDOG_SECONDS);
 }
 
-static void *team_thread(void *p)
+static inline void *team_thread(void *p)
 {
     struct member *member = p;
 
@@ -87,7 +87,7 @@ static void *team_thread(void *p)
 }
 
 /* Runs work(member, arg) for every rank in a thread of its own, on its device; waits for all. */
-static void team_do(struct team *team, void (*work)(struct member *, void *), void *arg)
+static inline void team_do(struct team *team, void (*work)(struct member *, void *), void *arg)
 {
     team->work = work;
     team->arg = arg;
@@ -97,7 +97,7 @@ static void team_do(struct team *team, void (*work)(struct member *, void *), vo
         MUST(pthread_join(team->members[r].thread, NULL));
 }
 
-static void load_kernels(void)
+static inline void load_kernels(void)
 {
     uint32_t blocks_per_sm;
 
@@ -111,7 +111,7 @@ static void load_kernels(void)
     }
 }
 
-static void member_create(struct member *m, void *arg)
+static inline void member_create(struct member *m, void *arg)
 {
     int n_devices = 0;
     void *p, *device_p;
@@ -148,7 +148,7 @@ static void member_create(struct member *m, void *arg)
     MUST(llane_gpu_stream_synchronize(m->stream));
 }
 
-static void member_preset(struct member *m, void *arg)
+static inline void member_preset(struct member *m, void *arg)
 {
     const uint32_t *next_op = m->team->next_op;
 
@@ -162,20 +162,21 @@ static void member_preset(struct member *m, void *arg)
 }
 
 /* Sets the lane's counters, as if the operations before these had just ended. */
-static void team_preset(struct team *team, uint32_t ll_op, uint32_t sentinel_op)
+static inline void team_preset(struct team *team, uint32_t ll_op, uint32_t sentinel_op)
 {
     team->next_op[LLANE_LL] = ll_op;
     team->next_op[LLANE_SENTINEL] = sentinel_op;
     team_do(team, member_preset, NULL);
 }
 
-static uint64_t divide_up(uint64_t a, uint64_t b)
+static inline uint64_t divide_up(uint64_t a, uint64_t b)
 {
     return (a + b - 1) / b;
 }
 
 /* Bytes of a slot's generation, so that messages of max_bytes fit, whatever the algorithm. */
-static uint64_t slot_bytes_for(uint64_t max_bytes, uint32_t n_ranks, enum llane_packet packet)
+static inline uint64_t slot_bytes_for(uint64_t max_bytes, uint32_t n_ranks,
+                                      enum llane_packet packet)
 {
     const uint64_t payload = packet == LLANE_LL ? LLANE_LL_PAYLOAD : LLANE_PACKET_BYTES;
     const uint64_t n_packets = divide_up(max_bytes, payload);
@@ -187,7 +188,7 @@ static uint64_t slot_bytes_for(uint64_t max_bytes, uint32_t n_ranks, enum llane_
 }
 
 /* A lane, ready for its first operation, for messages of up to max_bytes. */
-static struct team *team_create(uint32_t n_ranks, uint64_t max_bytes)
+static inline struct team *team_create(uint32_t n_ranks, uint64_t max_bytes)
 {
     struct team *team = calloc(1, sizeof(*team));
     int n_devices = 0;
@@ -206,7 +207,7 @@ static struct team *team_create(uint32_t n_ranks, uint64_t max_bytes)
     return team;
 }
 
-static void member_destroy(struct member *m, void *arg)
+static inline void member_destroy(struct member *m, void *arg)
 {
     (void)arg;
     MUST(llane_gpu_stream_destroy(m->stream));
@@ -217,17 +218,39 @@ static void member_destroy(struct member *m, void *arg)
     MUST(llane_gpu_free(m->arena));
 }
 
-static void team_destroy(struct team *team)
+static inline void team_destroy(struct team *team)
 {
     team_do(team, member_destroy, NULL);
     free(team);
 }
 
 /* Where rank `source` writes at rank `owner`. */
-static uint8_t *team_slot(const struct team *team, enum llane_packet packet, uint32_t owner,
-                          uint32_t source)
+static inline uint8_t *team_slot(const struct team *team, enum llane_packet packet, uint32_t owner,
+                                 uint32_t source)
 {
     return team->members[owner].slots[packet] + source * 2 * team->slot_bytes[packet];
+}
+
+/* bytes of the arena, and the cells */
+static inline void member_fetch(struct member *m, void *bytes)
+{
+    MUST(llane_gpu_memcpy_async(m->image, m->arena, *(const size_t *)bytes, m->stream));
+    MUST(llane_gpu_memcpy_async(m->seen, m->cells, sizeof(struct llane_cells), m->stream));
+    MUST(llane_gpu_stream_synchronize(m->stream));
+}
+
+/* A generation of what `source` writes at m, into m->image. */
+static inline uint32_t *member_fetch_slot(struct member *m, enum llane_packet packet,
+                                          uint32_t source, uint32_t generation)
+{
+    const uint64_t bytes = m->team->slot_bytes[packet];
+
+    MUST(llane_gpu_device_set(m->device));
+    MUST(llane_gpu_memcpy_async(m->image,
+                                team_slot(m->team, packet, m->rank, source) + generation * bytes,
+                                bytes, m->stream));
+    MUST(llane_gpu_stream_synchronize(m->stream));
+    return (uint32_t *)(void *)m->image;
 }
 
 struct launch {
@@ -240,8 +263,8 @@ struct launch {
 };
 
 /* Says itself how a rank may go about its own buffers, as plugin/lane.c does. */
-static uint32_t launch_flags(const struct launch *how, uint64_t bytes, uint32_t n_ranks,
-                             const uint8_t *in, const uint8_t *out)
+static inline uint32_t launch_flags(const struct launch *how, uint64_t bytes, uint32_t n_ranks,
+                                    const uint8_t *in, const uint8_t *out)
 {
     const uint64_t grain = LLANE_PACKET_BYTES * (how->algorithm == LLANE_TWO_SHOT ? n_ranks : 1);
 
@@ -251,10 +274,11 @@ static uint32_t launch_flags(const struct launch *how, uint64_t bytes, uint32_t 
                : 0;
 }
 
-static void member_launch(struct member *m, struct CUstream_st *stream, const struct launch *how,
-                          const uint8_t *in, uint8_t *out)
+static inline void member_launch(struct member *m, struct CUstream_st *stream,
+                                 const struct launch *how, const uint8_t *in, uint8_t *out)
 {
     const uint32_t n_ranks = m->team->n_ranks;
+    const uint32_t next = m->rank + 1 < n_ranks ? m->rank + 1 : 0;
     struct llane_all_reduce_args args = {
         .in = in,
         .out = out,
@@ -278,10 +302,10 @@ static void member_launch(struct member *m, struct CUstream_st *stream, const st
     };
 
     for (uint32_t s = 0; s + 1 < n_ranks; s++)
-        args.send[s] = team_slot(m->team, how->packet, (m->rank + 1 + s) % n_ranks, m->rank);
+        args.send[s] = team_slot(m->team, how->packet, (next + s) % n_ranks, m->rank);
     for (uint32_t r = 0; r < LLANE_MAX_RANKS; r++)
-        args.recv[r] = team_slot(m->team, how->packet, m->rank,
-                                 r < n_ranks && r != m->rank ? r : (m->rank + 1) % n_ranks);
+        args.recv[r] =
+            team_slot(m->team, how->packet, m->rank, r < n_ranks && r != m->rank ? r : next);
     MUST(llane_gpu_launch(&launch));
 }
 

@@ -1,0 +1,293 @@
+// Slots, generations, counters and flags survive reuse, wrap and replay by any mixture of kernels.
+// ALSO: asan
+/*
+ * Through plugin/gpu.h and kernels/table.h alone, so it can be linked with gpu_cuda.c as well. Also
+ * built with kernels that test_kernel_mutations.sh has broken on purpose; then it must fail.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <sys/wait.h>
+
+#include <cmocka.h>
+
+#include "kernel_run.h"
+
+/* cases.md 12 (grids differ from rank to rank), 17 (stores and loads are torn in the emulation) */
+static void kernels__many_operations_back_to_back__no_slot_reused_too_early(void **state)
+{
+    static const uint32_t ranks[] = {2, 3, 4, 5, 8};
+
+    (void)state;
+    for (int i = 0; i < 5; i++) {
+        struct team *team = team_create(ranks[i], 8 << 10);
+        struct run *run = run_create(team, 1000 + ranks[i]);
+
+        for (uint32_t k = 0; k < 300; k++)
+            run_add_any(run, mix(77 + ranks[i], k), 4 << 10);
+        run_all(run, false);
+        free(run);
+        team_destroy(team);
+    }
+}
+
+/* One kernel again and again: nothing but its own packets to tell operations apart by. */
+static void check_one_kernel(int algorithm, int packet)
+{
+    for (uint32_t n_ranks = 2; n_ranks <= 3; n_ranks++) {
+        struct team *team = team_create(n_ranks, 4 << 10);
+        struct run *run = run_create(team, 1100);
+
+        for (uint32_t k = 0; k < 240; k++)
+            run_add(run, LLANE_TYPE_F32, algorithm, packet, LLANE_OP_SUM,
+                    k % 8 == 0 ? 1000 : 1 + k % 13);
+        run_all(run, false);
+        free(run);
+        team_destroy(team);
+    }
+}
+
+static void one_shot_ll__back_to_back__no_slot_reused_too_early(void **state)
+{
+    (void)state;
+    check_one_kernel(LLANE_ONE_SHOT, LLANE_LL);
+}
+
+static void one_shot_sentinel__back_to_back__no_slot_reused_too_early(void **state)
+{
+    (void)state;
+    check_one_kernel(LLANE_ONE_SHOT, LLANE_SENTINEL);
+}
+
+static void two_shot_ll__back_to_back__no_slot_reused_too_early(void **state)
+{
+    (void)state;
+    check_one_kernel(LLANE_TWO_SHOT, LLANE_LL);
+}
+
+static void two_shot_sentinel__back_to_back__no_slot_reused_too_early(void **state)
+{
+    (void)state;
+    check_one_kernel(LLANE_TWO_SHOT, LLANE_SENTINEL);
+}
+
+/* cases.md 16: ranks fall behind each other by more than an operation's time. */
+static void kernels__ranks_out_of_step__results_exact(void **state)
+{
+    (void)state;
+    for (uint32_t n_ranks = 2; n_ranks <= 4; n_ranks += 2) {
+        struct team *team = team_create(n_ranks, 4 << 10);
+        struct run *run = run_create(team, 1200 + n_ranks);
+
+        run->max_pause_us = 2000;
+        for (uint32_t k = 0; k < 250; k++)
+            run_add_any(run, mix(78, k), 2 << 10);
+        run_all(run, false);
+        free(run);
+        team_destroy(team);
+    }
+}
+
+/* The same again where stores reach some peers long after others: the emulation has to be told at
+ * its start, hence a process of its own. */
+static void kernels__stores_late_and_out_of_order__results_exact(void **state)
+{
+    static const char *const faults[] = {
+        "delay_us:0>1=300,delay_us:2>0=100",
+        "delay_us:1>0=50,delay_us:0>2=400,delay_us:2>1=150",
+    };
+
+    (void)state;
+    for (int k = 0; k < 2; k++) {
+        const pid_t child = fork();
+        int status;
+
+        assert_true(child >= 0);
+        if (child == 0) {
+            setenv("EMU_FAULTS", faults[k], 1);
+            setenv("CMOCKA_MESSAGE_OUTPUT", "STDOUT", 1);
+            dup2(STDERR_FILENO, STDOUT_FILENO);
+            execl("/proc/self/exe", "test_kernel_reuse", "kernels__ranks_out*", (char *)NULL);
+            _exit(126);
+        }
+        assert_int_equal(waitpid(child, &status, 0), child);
+        assert_int_equal(status, 0);
+    }
+}
+
+/* Fills the LL slots with packets that will be taken for the operations whose numbers are in flags,
+ * unless something removes them. */
+struct stale {
+    const uint32_t *flags;
+    uint32_t n_flags;
+};
+
+static void member_plant(struct member *m, void *arg)
+{
+    const struct stale *stale = arg;
+    const uint64_t per_generation = m->team->slot_bytes[LLANE_LL] / LLANE_PACKET_BYTES;
+    uint32_t *words = (uint32_t *)(void *)m->image;
+    const size_t bytes = m->team->n_ranks * 2 * m->team->slot_bytes[LLANE_LL];
+
+    for (uint64_t packet = 0; packet < bytes / LLANE_PACKET_BYTES; packet++) {
+        const uint32_t generation = packet / per_generation % 2;
+        uint32_t flag = stale->flags[packet % stale->n_flags];
+
+        if (flag % 2 != generation)
+            flag = stale->flags[(packet + 1) % stale->n_flags];
+        words[packet * 4] = words[packet * 4 + 2] = 0x3f812345;
+        words[packet * 4 + 1] = words[packet * 4 + 3] = flag;
+    }
+    MUST(llane_gpu_memcpy_async(m->slots[LLANE_LL], m->image, bytes, m->stream));
+    MUST(llane_gpu_stream_synchronize(m->stream));
+}
+
+/*
+ * How old the flags in a slot of two stripes can be: it takes 64 operations to go round, and the wrap
+ * makes the stripe jump once.
+ */
+enum { STALE_MAX_BYTES = 2048, GOING_ROUND = 64, MAX_AGE = 2 * GOING_ROUND };
+
+static void slot_check_flags(const struct team *team, uint32_t generation, const uint32_t *words,
+                             uint64_t n_words)
+{
+    for (uint64_t w = 1; w < n_words; w += 2) {
+        uint32_t age = 0, op = words[w];
+
+        while (op != 0 && op != team->next_op[LLANE_LL] && age <= MAX_AGE) {
+            op = op_after(op);
+            age++;
+        }
+        if (age > MAX_AGE)
+            fail_msg("packet %llu of generation %u of an LL slot of %u ranks has still flag %u",
+                     (unsigned long long)w / 4, generation, team->n_ranks, words[w]);
+    }
+}
+
+/* cases.md 27: small operations while the stripe goes round, before and behind the wrap; then
+ * operations whose numbers stale packets had, that use all of the slot. */
+static void check_stale(uint32_t n_ranks, int algorithm)
+{
+    enum { N_SMALL = MAX_AGE, N_LARGE = 30, N_BEFORE = 40 };
+    const uint32_t first_op = UINT32_MAX - N_BEFORE;
+    uint32_t flags[N_SMALL + N_LARGE] = {first_op};
+    const struct stale stale = {.flags = &flags[N_SMALL], .n_flags = N_LARGE};
+    struct team *team = team_create(n_ranks, STALE_MAX_BYTES);
+    struct run *run = run_create(team, 2000 + n_ranks);
+
+    assert_int_equal(team->slot_bytes[LLANE_LL], 2 * LLANE_STRIPE_BYTES);
+    for (int k = 1; k < N_SMALL + N_LARGE; k++)
+        flags[k] = op_after(flags[k - 1]);
+    team_do(team, member_plant, (void *)&stale);
+    team_preset(team, first_op, 1);
+    for (uint32_t k = 0; k < N_SMALL; k++)
+        run_add(run, LLANE_TYPE_F32, k / 2 % 2, LLANE_LL, LLANE_OP_SUM, 1 + k % 16);
+    for (uint32_t k = 0; k < N_LARGE; k++)
+        run_add(run, LLANE_TYPE_F32, algorithm, LLANE_LL, LLANE_OP_SUM, STALE_MAX_BYTES / 4 - k);
+    run_all(run, false);
+    team_check_slots(team, LLANE_LL, slot_check_flags);
+    free(run);
+    team_destroy(team);
+}
+
+static void kernels__counter_wraps_over_stale_packets__none_is_taken(void **state)
+{
+    (void)state;
+    for (uint32_t n_ranks = 2; n_ranks <= 4; n_ranks++)
+        for (int algorithm = 0; algorithm < LLANE_N_ALGORITHMS; algorithm++)
+            check_stale(n_ranks, algorithm);
+}
+
+/* The same operation each time that a stripe comes, for messages of all lengths: what it spares, it
+ * has to have written. With a two-shot operation some shards are shorter than others. */
+static void check_no_old_flag(uint32_t n_ranks, int algorithm, uint64_t count)
+{
+    static const uint32_t old = 0x7fffffff, older = 0x7ffffffe;
+    const uint32_t flags[] = {old, older};
+    const struct stale stale = {.flags = flags, .n_flags = 2};
+    struct team *team = team_create(n_ranks, STALE_MAX_BYTES);
+    struct run *run = run_create(team, 2100);
+
+    team_do(team, member_plant, (void *)&stale);
+    for (uint32_t k = 0; k < GOING_ROUND; k++)
+        run_add(run, LLANE_TYPE_F32, algorithm, LLANE_LL, LLANE_OP_SUM, count);
+    run_all(run, false);
+    team_check_slots(team, LLANE_LL, slot_check_flags);
+    free(run);
+    team_destroy(team);
+}
+
+static void kernels__stripe_goes_round_under_one_operation__no_old_flag_is_left(void **state)
+{
+    static const uint64_t counts[] = {1, 3, 16, 314, 499, 512};
+
+    (void)state;
+    for (uint32_t n_ranks = 2; n_ranks <= 5; n_ranks += n_ranks - 1)
+        for (int c = 0; c < 6; c++)
+            for (int algorithm = 0; algorithm < LLANE_N_ALGORITHMS; algorithm++)
+                check_no_old_flag(n_ranks, algorithm, counts[c]);
+}
+
+/* cases.md 27 */
+static void kernels__counters_wrap__generations_keep_taking_turns(void **state)
+{
+    static const uint32_t presets[][2] = {
+        {UINT32_MAX - 3, 1}, {2, UINT32_MAX - 2}, {UINT32_MAX - 2, UINT32_MAX - 3}};
+
+    (void)state;
+    for (uint32_t k = 0; k < 30; k++) {
+        struct team *team = team_create(3, 4 << 10);
+        struct run *run = run_create(team, 3000 + k);
+
+        team_preset(team, presets[k % 3][0], presets[k % 3][1]);
+        for (uint32_t i = 0; i < 8; i++)
+            run_add(run, LLANE_TYPE_F32, (k + i / 2) & 1, i & 1, LLANE_OP_SUM, 200 + k);
+        for (uint32_t i = 0; i < 8; i++)
+            run_add_any(run, mix(k, i), 4 << 10);
+        run_all(run, false);
+        free(run);
+        team_destroy(team);
+    }
+}
+
+static void kernels__graph_replayed_with_new_inputs__results_exact(void **state)
+{
+    (void)state;
+    for (uint32_t n_ranks = 2; n_ranks <= 4; n_ranks++) {
+        struct team *team = team_create(n_ranks, 4 << 10);
+
+        for (uint32_t k = 0; k < 6; k++) {
+            struct run *run = run_create(team, 4000 + k);
+
+            for (uint32_t i = 0; i < 12; i++)
+                run_add_any(run, mix(79 + k, i), 2 << 10)->is_in_place = false;
+            run->times = 5; /* the same inputs give the same outputs each time */
+            run_all(run, k % 3 != 2);
+            free(run);
+        }
+        team_destroy(team);
+    }
+}
+
+/* With an argument: only the tests that match this pattern. */
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(kernels__many_operations_back_to_back__no_slot_reused_too_early),
+        cmocka_unit_test(one_shot_ll__back_to_back__no_slot_reused_too_early),
+        cmocka_unit_test(one_shot_sentinel__back_to_back__no_slot_reused_too_early),
+        cmocka_unit_test(two_shot_ll__back_to_back__no_slot_reused_too_early),
+        cmocka_unit_test(two_shot_sentinel__back_to_back__no_slot_reused_too_early),
+        cmocka_unit_test(kernels__ranks_out_of_step__results_exact),
+        cmocka_unit_test(kernels__stores_late_and_out_of_order__results_exact),
+        cmocka_unit_test(kernels__counter_wraps_over_stale_packets__none_is_taken),
+        cmocka_unit_test(kernels__stripe_goes_round_under_one_operation__no_old_flag_is_left),
+        cmocka_unit_test(kernels__counters_wrap__generations_keep_taking_turns),
+        cmocka_unit_test(kernels__graph_replayed_with_new_inputs__results_exact),
+    };
+
+    if (argc > 1)
+        cmocka_set_test_filter(argv[1]);
+    team_start_up();
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
