@@ -24,8 +24,15 @@ struct row {
 };
 
 static const struct row rows[] = {
-#define LLANE_ROW(field, variable, kind, def, min, max, words, doc)                                       \
-    {"LLANE_" #variable, LLANE_KIND_##kind, def, min, max, words, doc, offsetof(struct llane_config, field)},
+#define LLANE_ROW(field, variable, kind, def, min, max, words, doc)                                \
+    {"LLANE_" #variable,                                                                           \
+     LLANE_KIND_##kind,                                                                            \
+     def,                                                                                          \
+     min,                                                                                          \
+     max,                                                                                          \
+     words,                                                                                        \
+     doc,                                                                                          \
+     offsetof(struct llane_config, field)},
     LLANE_CONFIG(LLANE_ROW)
 #undef LLANE_ROW
 };
@@ -215,7 +222,8 @@ static void parse_all(void)
         if (!text || !text[0]) {
             continue;
         }
-        if (llane_config_parse(row->kind, text, row->min, row->max, row->words, field_of(&the_config, row))) {
+        if (llane_config_parse(row->kind, text, row->min, row->max, row->words,
+                               field_of(&the_config, row))) {
             char accepts[128], def[32];
             format_range(row, accepts, sizeof accepts);
             format_value(row, row->def, def, sizeof def);

@@ -33,7 +33,8 @@
       "At most so many blocks for a lane kernel; 0: NCCL_MAX_CTAS or the communicator's maxCTAs "  \
       "where set. The smallest of all ranks holds.")                                               \
     X(max_staging_bytes, MAX_STAGING, SIZE, 1ull << 30, 0, 1ull << 40, "",                         \
-      "Device memory that llane may take in this process; communicators beyond it stay with NCCL.") \
+      "Device memory that llane may take in this process; communicators beyond it stay with "      \
+      "NCCL.")                                                                                     \
     X(wait, WAIT, BOOL, 0, 0, 1, "",                                                               \
       "1: the first all-reduce of a communicator waits until its lane is live or refused "         \
       "(benchmarks, tests). Set it on all ranks.")                                                 \
@@ -41,10 +42,10 @@
       "How long LLANE_WAIT waits, in milliseconds; then NCCL carries on.")                         \
     X(probe_timeout_ms, PROBE_TIMEOUT_MS, INT, 2000, 1, 60000, "",                                 \
       "How long the probe of peer memory may take, in milliseconds.")                              \
-    X(graph_order, GRAPH_ORDER, BOOL, 1, 0, 1, "",                                                  \
+    X(graph_order, GRAPH_ORDER, BOOL, 1, 0, 1, "",                                                 \
       "0: captured all-reduces are not ordered against eager ones and other graphs of their "      \
       "communicator, which saves two nodes a graph. For programs that use one stream.")            \
-    X(stats, STATS, BOOL, 0, 0, 1, "",                                                              \
+    X(stats, STATS, BOOL, 0, 0, 1, "",                                                             \
       "1: prints calls per communicator by route and reason to stderr at exit.")
 
 #endif

@@ -8,13 +8,13 @@
  */
 static const struct row {
     uint32_t n_ranks;
-    uint64_t ll_one_shot, sentinel_one_shot, integer_one_shot;
     uint32_t n_threads; /* of a block, while blocks are few */
+    uint64_t ll_one_shot, sentinel_one_shot, integer_one_shot;
 } rows[] = {
-    {2, 4 << 10, 1 << 20, 512 << 10, 256},
-    {4, 1 << 10, 256 << 10, 128 << 10, 128},
-    {8, 0, 64 << 10, 32 << 10, 128},
-    {LLANE_MAX_RANKS, 0, 32 << 10, 16 << 10, 128},
+    {2, 256, 4 << 10, 1 << 20, 512 << 10},
+    {4, 128, 1 << 10, 256 << 10, 128 << 10},
+    {8, 128, 0, 64 << 10, 32 << 10},
+    {LLANE_MAX_RANKS, 128, 0, 32 << 10, 16 << 10},
 };
 
 enum { BLOCKS_WIDE = 32, THREADS_WIDE = 256 };

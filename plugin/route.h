@@ -20,7 +20,7 @@ struct llane_route_limits {
 
     uint32_t n_ranks, max_blocks;
     uint32_t max_threads; /* of all blocks together: what fits beside the other ranks' on a GPU */
-    uint32_t has_float8; /* every rank's GPU is of compute capability 9.0 or later, as NCCL asks */
+    uint32_t has_float8;  /* every rank's GPU is of compute capability 9.0 or later, as NCCL asks */
 };
 
 /* Where a call went and why; X(name, text for statistics). */

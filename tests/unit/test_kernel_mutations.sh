@@ -11,6 +11,7 @@ mkdir -p "$out"
 
 # Name | tests that are there to catch it, program:pattern, one run each | file | the mistake, in Perl.
 # shellcheck disable=SC2016
+# shellcheck disable=SC2016 # Perl, not the shell, reads the dollars
 mutations='
 HALF_FLAG | reuse:one_shot_ll__* | packets | s/ && \(uint32_t\)\(high >> 32\) == op//
 ANY_FLAG | reuse:one_shot_ll__* | packets | s/\(uint32_t\)\(low >> 32\) == op && \(uint32_t\)\(high >> 32\) == op/low >> 32 != 0 \&\& high >> 32 != 0/
