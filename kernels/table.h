@@ -13,12 +13,13 @@
 
 enum {
     LLANE_MAX_RANKS = 16,
-    LLANE_MAX_BLOCKS = 64,    /* cells a lane has; no launch is wider */
-    LLANE_MIN_THREADS = 64,   /* a block of an all-reduce: each cell has a thread (cells.cuh) */
-    LLANE_MAX_THREADS = 512,  /* what the kernels are compiled for */
-    LLANE_PACKET_BYTES = 16,  /* in a slot, of either family */
-    LLANE_LL_PAYLOAD = 8,     /* bytes of the message that an LL packet carries */
-    LLANE_STRIPE_BYTES = 2048, /* what every 32nd LL operation zeroes in each slot, see packets.cuh */
+    LLANE_MAX_BLOCKS = 64,   /* cells a lane has; no launch is wider */
+    LLANE_MIN_THREADS = 64,  /* a block of an all-reduce: each cell has a thread (cells.cuh) */
+    LLANE_MAX_THREADS = 512, /* what the kernels are compiled for */
+    LLANE_PACKET_BYTES = 16, /* in a slot, of either family */
+    LLANE_LL_PAYLOAD = 8,    /* bytes of the message that an LL packet carries */
+    LLANE_STRIPE_BYTES =
+        2048, /* what every 32nd LL operation zeroes in each slot, see packets.cuh */
 };
 
 /*
@@ -26,7 +27,7 @@ enum {
  * one aligned 16-byte word.
  */
 struct llane_cell {
-    uint32_t ll_op;       /* number of the next LL operation = its flag: 1, 2, .. 2^32-1, 2, 3, .. */
+    uint32_t ll_op; /* number of the next LL operation = its flag: 1, 2, .. 2^32-1, 2, 3, .. */
     uint32_t sentinel_op; /* number of the next sentinel operation, likewise */
     uint32_t busy;        /* a kernel is between entry and exit on this lane */
     uint32_t reserved;
@@ -108,9 +109,9 @@ struct llane_all_reduce_args {
     uint64_t count; /* > 0 */
     uint64_t slot_bytes;
     uint32_t rank, n_ranks;
-    uint32_t op;                    /* enum llane_kernel_op */
-    uint32_t flags;                 /* LLANE_FLAG_*: how this rank goes about it, nothing that peers see */
-    uint32_t spins_per_look;        /* poll rounds between two looks at the abort word; > 0 */
+    uint32_t op;             /* enum llane_kernel_op */
+    uint32_t flags;          /* LLANE_FLAG_*: how this rank goes about it, nothing that peers see */
+    uint32_t spins_per_look; /* poll rounds between two looks at the abort word; > 0 */
     /* Peer memory: this rank's slot at rank (rank + 1 + s) mod n_ranks, s from 0 to n_ranks - 2. */
     uint8_t *send[LLANE_MAX_RANKS];
     /* Own memory: rank r's slot here. The own entry is unused but a valid address. */
@@ -151,8 +152,7 @@ extern "C" {
 #endif
 extern const void *const llane_kernel_table[LLANE_N_KERNELS];
 /* NULL where there is no such kernel: integers have no sentinel packets. */
-extern const void *const
-    llane_all_reduce_table[LLANE_N_TYPES][LLANE_N_ALGORITHMS][LLANE_N_PACKETS];
+extern const void *const llane_all_reduce_table[LLANE_N_TYPES][LLANE_N_ALGORITHMS][LLANE_N_PACKETS];
 #ifdef __cplusplus
 }
 #endif

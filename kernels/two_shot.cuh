@@ -164,8 +164,7 @@ struct llane_two_shot {
             const uint32_t results = (uint32_t)(args.slot_bytes / 2 / LLANE_PACKET_BYTES);
 
             llane_ll_clean(args, op, [&](uint32_t r, uint32_t packet) {
-                return packet < length<S>(plan, args.rank) ||
-                       packet - results < length<S>(plan, r);
+                return packet < length<S>(plan, args.rank) || packet - results < length<S>(plan, r);
             });
         } else {
             for (uint32_t i = llane_grid_thread(); i < plan.n_shard; i += llane_grid_threads()) {
