@@ -69,6 +69,12 @@ int llane_gpu_stream_create(struct CUstream_st **out);
 int llane_gpu_stream_destroy(struct CUstream_st *stream);
 /* Waits for the stream. */
 int llane_gpu_stream_synchronize(struct CUstream_st *stream);
+/*
+ * Never the same for two streams of the process. A handle is no such name: the driver gives a destroyed
+ * stream's to a new one while work of the old is still under way, and cudaStreamPerThread is each
+ * thread's own stream. 0: the driver cannot tell.
+ */
+uint64_t llane_gpu_stream_id(struct CUstream_st *stream);
 /* done_out: 1 when all work so far has ended. */
 int llane_gpu_stream_query(struct CUstream_st *stream, int *done_out);
 /* timed: 1 if llane_gpu_event_elapsed_us() will be asked. */

@@ -226,6 +226,13 @@ int llane_gpu_stream_synchronize(struct CUstream_st *stream)
     return done("cudaStreamSynchronize", cudaStreamSynchronize(stream));
 }
 
+uint64_t llane_gpu_stream_id(struct CUstream_st *stream)
+{
+    unsigned long long id = 0;
+
+    return done("cudaStreamGetId", cudaStreamGetId(stream, &id)) ? 0 : id;
+}
+
 int llane_gpu_stream_query(struct CUstream_st *stream, int *done_out)
 {
     return query("cudaStreamQuery", cudaStreamQuery(stream), done_out);
@@ -425,7 +432,8 @@ int llane_gpu_capture_record_extend(struct CUstream_st *stream, void *node)
                       add_dependency(capture.graph, capture.last[i], node));
     for (size_t i = 0; i < n_old && !rc; i++)
         if (!has_node(capture.last, capture.n_last, old[i]))
-            rc = done("cudaGraphRemoveDependencies", remove_dependency(capture.graph, old[i], node));
+            rc =
+                done("cudaGraphRemoveDependencies", remove_dependency(capture.graph, old[i], node));
 undo_old:
     free(old);
     return rc;
@@ -495,8 +503,7 @@ int llane_gpu_launch(const struct llane_gpu_launch *launch)
 {
     void *args[1];
     cudaGraphNode_t before = NULL, after = NULL;
-    cudaError_t error =
-        launch->chain ? capture_only_node(launch->stream, &before) : cudaSuccess;
+    cudaError_t error = launch->chain ? capture_only_node(launch->stream, &before) : cudaSuccess;
     cudaLaunchAttribute early = {
         .id = cudaLaunchAttributeProgrammaticStreamSerialization,
         .val.programmaticStreamSerializationAllowed = 1,

@@ -36,7 +36,7 @@ static int begin_capture(struct llane_order *order, struct CUstream_st *stream, 
     }
     struct llane_order_capture *c = &order->captures[order->n_captures++ % LLANE_ORDER_CAPTURES];
     c->id = id;
-    c->stream = stream;
+    c->stream = order->current_stream;
     c->record_node = NULL;
     order->was_captured = 1;
     keeper->retain(keeper->arg);
@@ -45,13 +45,19 @@ static int begin_capture(struct llane_order *order, struct CUstream_st *stream, 
     return 0;
 }
 
+/* Is that the stream of the operation under way? 0 is a stream that the driver cannot tell. */
+static int is_current(const struct llane_order *order, uint64_t stream)
+{
+    return stream && stream == order->current_stream;
+}
+
 static int before_in_capture(struct llane_order *order, struct CUstream_st *stream)
 {
     const struct llane_order_capture *c = find_capture(order, order->current_capture);
     if (!c) {
         return begin_capture(order, stream, order->current_capture);
     }
-    return c->stream == stream ? 0 : llane_gpu_stream_wait_event(stream, c->last_op);
+    return is_current(order, c->stream) ? 0 : llane_gpu_stream_wait_event(stream, c->last_op);
 }
 
 int llane_order_has_begun(const struct llane_order *order)
@@ -59,9 +65,15 @@ int llane_order_has_begun(const struct llane_order *order)
     return order->has_last || order->was_captured;
 }
 
+static int look(struct llane_order *order, struct CUstream_st *stream)
+{
+    order->current_stream = llane_gpu_stream_id(stream);
+    return llane_gpu_capture_id(stream, &order->current_capture);
+}
+
 int llane_order_before(struct llane_order *order, struct CUstream_st *stream)
 {
-    int err = llane_gpu_capture_id(stream, &order->current_capture);
+    int err = look(order, stream);
     if (err) {
         return err;
     }
@@ -69,7 +81,7 @@ int llane_order_before(struct llane_order *order, struct CUstream_st *stream)
         return before_in_capture(order, stream);
     }
     if ((order->was_captured && order->is_graph_ordered) ||
-        (order->has_last && order->last_stream != stream)) {
+        (order->has_last && !is_current(order, order->last_stream))) {
         return llane_gpu_stream_wait_event(stream, order->last_op);
     }
     return 0;
@@ -82,7 +94,7 @@ static int after_in_capture(struct llane_order *order, struct CUstream_st *strea
     if (err || !c) {
         return err;
     }
-    c->stream = stream;
+    c->stream = order->current_stream;
     if (!order->is_graph_ordered) {
         return 0;
     }
@@ -98,7 +110,7 @@ int llane_order_after(struct llane_order *order, struct CUstream_st *stream)
     }
     int err = llane_gpu_event_record(order->last_op, stream);
     if (!err) {
-        order->last_stream = stream;
+        order->last_stream = order->current_stream;
         order->has_last = 1;
     }
     return err;
@@ -106,6 +118,6 @@ int llane_order_after(struct llane_order *order, struct CUstream_st *stream)
 
 int llane_order_after_others(struct llane_order *order, struct CUstream_st *stream)
 {
-    int err = llane_gpu_capture_id(stream, &order->current_capture);
+    int err = look(order, stream);
     return err ? err : llane_order_after(order, stream);
 }

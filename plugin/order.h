@@ -29,7 +29,7 @@ enum { LLANE_ORDER_CAPTURES = 4 };
 struct llane_order_capture {
     uint64_t id;                /* 0: never used */
     struct CUevent_st *last_op; /* the capture's last operation */
-    struct CUstream_st *stream; /* where that was */
+    uint64_t stream;            /* where that was: an id, see llane_gpu_stream_id */
     void *record_node;
 };
 
@@ -45,10 +45,11 @@ struct llane_order {
     struct CUevent_st *last_op;
     struct llane_order_keeper keeper;
     int is_graph_ordered;
-    struct CUstream_st *last_stream;
+    uint64_t last_stream;     /* an id, as above */
     int has_last;             /* last_op was recorded eagerly on last_stream */
     int was_captured;         /* a replay may record last_op on any stream: always wait */
     uint64_t current_capture; /* of the operation between before() and after(); 0: eager */
+    uint64_t current_stream;  /* likewise */
     struct llane_order_capture captures[LLANE_ORDER_CAPTURES];
     uint32_t n_captures; /* begun so far; the oldest entry makes room */
 };

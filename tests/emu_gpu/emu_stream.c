@@ -72,11 +72,26 @@ static struct CUstream_st *default_stream(void)
     return stream;
 }
 
+static struct CUstream_st *per_thread_stream(void)
+{
+    static _Thread_local struct CUstream_st *streams[EMU_MAX_DEVICES];
+    int device = emu_current_device();
+    if (emu_current_physical() < 0)
+        return NULL;
+    if (!streams[device])
+        streams[device] = emu_stream_new(device);
+    if (!streams[device])
+        emu_error("out of host memory");
+    return streams[device];
+}
+
 struct CUstream_st *emu_stream_resolve(struct CUstream_st *handle)
 {
-    /* 1 is cudaStreamLegacy, another name for NULL. */
+    /* 1 is cudaStreamLegacy, another name for NULL; 2 is cudaStreamPerThread. */
     if ((uintptr_t)handle <= 1)
         return default_stream();
+    if ((uintptr_t)handle == 2)
+        return per_thread_stream();
     if ((uintptr_t)handle % _Alignof(struct CUstream_st) != 0 || handle->magic != STREAM_MAGIC) {
         emu_error("%p is no stream", (void *)handle);
         return NULL;
@@ -297,14 +312,20 @@ void emu_stream_retire(struct CUstream_st *stream)
 
 int llane_gpu_stream_destroy(struct CUstream_st *handle)
 {
-    if ((uintptr_t)handle <= 1)
-        return emu_error("the default stream cannot be destroyed");
+    if ((uintptr_t)handle <= 2)
+        return emu_error("the default streams cannot be destroyed");
     struct CUstream_st *stream = emu_stream_resolve(handle);
     if (!stream)
         return LLANE_EGPU;
     emu_capture_invalidate(stream);
     emu_stream_retire(stream);
     return 0;
+}
+
+uint64_t llane_gpu_stream_id(struct CUstream_st *handle)
+{
+    const struct CUstream_st *stream = emu_stream_resolve(handle);
+    return stream ? stream->number + 1ull : 0;
 }
 
 int llane_gpu_stream_synchronize(struct CUstream_st *handle)

@@ -1,6 +1,7 @@
 // Proves that order.c runs the operations of one communicator in the order of the calls, over streams,
 // captures and graphs, with two nodes a graph, and that a graph's memory is held as long as the graph.
 // ALSO: tsan
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -16,6 +17,8 @@
 #include "order.h"
 
 enum { MAX = 64, N_STREAMS = 3 };
+
+#define CUDA_STREAM_PER_THREAD ((struct CUstream_st *)(uintptr_t)2) /* as the runtime spells it */
 
 static struct {
     struct llane_order order;
@@ -126,6 +129,28 @@ static void eager__streams_in_turns__issue_order(void **state)
     assert_ran(numbers, 12);
 }
 
+static void *issue_on_own_stream(void *number)
+{
+    issue(*(int *)number, CUDA_STREAM_PER_THREAD);
+    return NULL;
+}
+
+/* One handle, a stream for each thread. The first operation takes longest. */
+static void eager__threads_on_their_own_default_stream__issue_order(void **state)
+{
+    (void)state;
+    begin(1);
+    for (int i = 0; i < 6; i++) {
+        pthread_t thread;
+        assert_int_equal(pthread_create(&thread, NULL, issue_on_own_stream, &numbers[i]), 0);
+        assert_int_equal(pthread_join(thread, NULL), 0);
+    }
+    while (g.n_done < 6) {
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    }
+    assert_ran(numbers, 6);
+}
+
 static void graph__many_operations__two_nodes_more(void **state)
 {
     (void)state;
@@ -230,6 +255,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(eager__streams_in_turns__issue_order),
+        cmocka_unit_test(eager__threads_on_their_own_default_stream__issue_order),
         cmocka_unit_test(graph__many_operations__two_nodes_more),
         cmocka_unit_test(graph__order_off__no_nodes_more_and_inner_order_kept),
         cmocka_unit_test(graphs_and_eager__many_streams__launch_order),
