@@ -249,7 +249,6 @@ struct llane_comm *llane_comm_add(const struct llane_nccl *nccl, ncclComm_t hand
     }
     comm->nccl = nccl;
     comm->options = *options;
-    comm->max_ctas = options->max_ctas;
     comm->is_graph_ordered = options->graph_usage == 2 && llane_config()->graph_order;
     if (key) {
         comm->key = *key;

@@ -75,7 +75,6 @@ struct llane_comm {
     size_t handle_bytes; /* of NCCL's allocation, which holds the tuner context's slot */
     struct llane_board_key key;
     int has_key;
-    int max_ctas; /* config.maxCTAs at creation, 0 if unknown */
     struct llane_comm_options options;
     int is_graph_ordered;
     int has_own_context; /* the context current at its first all-reduce was not the primary one */

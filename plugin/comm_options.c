@@ -45,7 +45,10 @@ struct llane_comm_options llane_comm_options_read(const ncclConfig_t *config,
     options.graph_usage = READ(given, graph_usage, 22900, options.graph_usage);
     (void)llane_config_nccl_number("NCCL_COMM_SPLIT_SHARE_RESOURCES", &options.split_share);
     (void)llane_config_nccl_number("NCCL_COMM_SHRINK_SHARE_RESOURCES", &options.shrink_share);
-    int mixing;
+    int most, mixing;
+    if (llane_config_nccl_number("NCCL_MAX_CTAS", &most) && most > 0) {
+        options.max_ctas = most;
+    }
     if (llane_config_nccl_number("NCCL_GRAPH_MIXING_SUPPORT", &mixing) &&
         (mixing == 0 || mixing == 1)) {
         options.graph_usage = mixing ? GRAPHS_MIX : 0;

@@ -39,7 +39,7 @@ static const struct row rows[] = {
 enum { N_ROWS = sizeof rows / sizeof rows[0] };
 
 static struct llane_config the_config;
-static int debug_has_calls, nccl_max_ctas;
+static int debug_has_calls;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 extern char **environ;
@@ -188,11 +188,6 @@ static void read_nccl_settings(void)
 {
     debug_has_calls =
         llane_config_debug_is_info() && subsystems_have_calls(read_env("NCCL_DEBUG_SUBSYS"));
-    const char *ctas = read_env("NCCL_MAX_CTAS");
-    uint64_t value;
-    if (ctas && !llane_config_parse(LLANE_KIND_INT, ctas, 1, 1024, "", &value)) {
-        nccl_max_ctas = (int)value;
-    }
 }
 
 static void warn_about_unknown_names(void)
@@ -276,12 +271,6 @@ int llane_config_debug_has_calls(void)
 {
     llane_config();
     return debug_has_calls;
-}
-
-int llane_config_nccl_max_ctas(void)
-{
-    llane_config();
-    return nccl_max_ctas;
 }
 
 int llane_config_nccl_number(const char *name, int *out)

@@ -33,9 +33,6 @@ int llane_config_debug_is_info(void);
 /* NCCL_DEBUG asks for INFO and NCCL_DEBUG_SUBSYS for collective calls. Cheap. */
 int llane_config_debug_has_calls(void);
 
-/* NCCL_MAX_CTAS, 0 if unset or senseless: lane kernels honour it too. */
-int llane_config_nccl_max_ctas(void);
-
 /* NCCL's own variables that change what llane has to do; as NCCL does, read when a communicator is
  * created (it puts its configuration file into the environment). 1 and the number if set. */
 int llane_config_nccl_number(const char *name, int *out);

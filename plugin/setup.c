@@ -110,7 +110,7 @@ static struct llane_route_limits configured_limits(void)
 static int32_t own_max_ctas(const struct llane_comm *comm)
 {
     uint64_t own = llane_config()->max_ctas;
-    return own ? (int32_t)own : comm->max_ctas ? comm->max_ctas : llane_config_nccl_max_ctas();
+    return own ? (int32_t)own : comm->options.max_ctas;
 }
 
 /* What one rank's environment asks for holds for all: each of them reads the same records. */

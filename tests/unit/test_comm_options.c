@@ -1,0 +1,121 @@
+// Proves which of NCCL's variables, a communicator's configuration and its parent's has the last word.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include "comm_options.h"
+
+enum { UNSET = -2147483647 - 1 };
+
+/* ncclConfig_t as NCCL 2.30's header has it, up to graphUsageMode. */
+struct config {
+    size_t size;
+    unsigned magic, version;
+    int blocking, cga_cluster_size, min_ctas, max_ctas;
+    const char *net_name;
+    int split_share, traffic_class;
+    const char *comm_name;
+    int collnet_enable, cta_policy, shrink_share, nvls_ctas, n_channels_per_net_peer;
+    int nvlink_centric_sched, graph_usage;
+};
+
+static struct config config_of(unsigned version)
+{
+    return (struct config){
+        .size = sizeof(struct config),
+        .version = version,
+        .blocking = UNSET,
+        .max_ctas = UNSET,
+        .split_share = UNSET,
+        .shrink_share = UNSET,
+        .graph_usage = UNSET,
+    };
+}
+
+static struct llane_comm_options read_options(const struct config *config,
+                                              const struct llane_comm_options *parent)
+{
+    return llane_comm_options_read((const ncclConfig_t *)config, parent);
+}
+
+static int forget_variables(void **state)
+{
+    (void)state;
+    unsetenv("NCCL_MAX_CTAS");
+    unsetenv("NCCL_COMM_SPLIT_SHARE_RESOURCES");
+    unsetenv("NCCL_COMM_SHRINK_SHARE_RESOURCES");
+    unsetenv("NCCL_GRAPH_MIXING_SUPPORT");
+    return 0;
+}
+
+static void nothing_said__ncclS_defaults(void **state)
+{
+    (void)state;
+    struct config unset = config_of(23007);
+    struct llane_comm_options o = read_options(&unset, NULL);
+    assert_int_equal(o.max_ctas, 0);
+    assert_int_equal(o.split_share, 0);
+    assert_int_equal(o.shrink_share, 0);
+    assert_int_equal(o.graph_usage, 2);
+}
+
+static void config__members_of_its_version__read(void **state)
+{
+    (void)state;
+    struct config config = config_of(23007);
+    config.max_ctas = 5;
+    config.split_share = 1;
+    config.graph_usage = 1;
+    struct llane_comm_options o = read_options(&config, NULL);
+    assert_int_equal(o.max_ctas, 5);
+    assert_int_equal(o.split_share, 1);
+    assert_int_equal(o.graph_usage, 1);
+    config.version = 21800; /* what lies behind splitShare is not the caller's */
+    o = read_options(&config, NULL);
+    assert_int_equal(o.split_share, 1);
+    assert_int_equal(o.graph_usage, 2);
+}
+
+static void variables__set_at_any_time__beat_the_config(void **state)
+{
+    (void)state;
+    struct config config = config_of(23007);
+    config.max_ctas = 5;
+    config.graph_usage = 1;
+    setenv("NCCL_MAX_CTAS", "9", 1);
+    setenv("NCCL_COMM_SPLIT_SHARE_RESOURCES", "1", 1);
+    setenv("NCCL_GRAPH_MIXING_SUPPORT", "0", 1);
+    struct llane_comm_options o = read_options(&config, NULL);
+    assert_int_equal(o.max_ctas, 9);
+    assert_int_equal(o.split_share, 1);
+    assert_int_equal(o.graph_usage, 0);
+    setenv("NCCL_MAX_CTAS", "0", 1); /* NCCL leaves the config's then */
+    assert_int_equal(read_options(&config, NULL).max_ctas, 5);
+    assert_int_equal(read_options(NULL, NULL).max_ctas, 0);
+}
+
+static void child__without_a_config__as_its_parent(void **state)
+{
+    (void)state;
+    const struct llane_comm_options parent = {.max_ctas = 3, .split_share = 1, .graph_usage = 1};
+    assert_int_equal(read_options(NULL, &parent).max_ctas, 3);
+    assert_int_equal(read_options(NULL, &parent).split_share, 1);
+    struct config config = config_of(23007);
+    assert_int_equal(read_options(&config, &parent).max_ctas, 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_teardown(nothing_said__ncclS_defaults, forget_variables),
+        cmocka_unit_test_teardown(config__members_of_its_version__read, forget_variables),
+        cmocka_unit_test_teardown(variables__set_at_any_time__beat_the_config, forget_variables),
+        cmocka_unit_test_teardown(child__without_a_config__as_its_parent, forget_variables),
+    };
+    forget_variables(NULL);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
