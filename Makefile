@@ -9,6 +9,10 @@ PREFIX ?= /usr/local
 CC := $(if $(filter default,$(origin CC)),gcc,$(CC))
 CXX := $(if $(filter default,$(origin CXX)),g++,$(CXX))
 
+ifneq ($(words $(CURDIR)),1)
+$(error the path of this folder has a space, which make cannot work with: move it)
+endif
+
 # Make is serial unless told: use every core when the user named no -j (make 4.3 does not show
 # makefiles its own -j, the command line does).
 ifeq ($(MAKELEVEL),0)
@@ -23,7 +27,7 @@ ifndef VERBOSE
 .SILENT:
 endif
 # First line of a recipe; the commands themselves show with VERBOSE=1.
-start = @mkdir -p $(@D); echo '  $@'
+start = @mkdir -p $(@D) && echo '  $@'
 
 # ---- compilers and flags ----
 OPT_release := -O2 -g
@@ -114,7 +118,7 @@ cuda: $(CUDA_PLUGIN) $(if $(HAVE_CUDA),$(O)/libnccl-llane.so) ## the real object
 ifeq ($(HAVE_CUDA),)
 	@echo "no CUDA object: $(if $(SANITIZED),V=$(V) has none,nvcc not found)"
 endif
-tools: $(TOOLS:%=$(O)/emu/llane-%) $(PLAIN_TOOLS:%=$(O)/llane-%)
+tools: $(TOOLS:%=$(O)/emu/llane-%) $(PLAIN_TOOLS:%=$(O)/llane-%) ## doctor, watch, and the emulated bench
 
 # ---- plugin ----
 $(O)/plugin/%.o: plugin/%.c Makefile
@@ -285,10 +289,18 @@ test: ## build and run every test that needs no GPU; TESTS=%name picks
 	    $(foreach s,$(ALSO),$(if $(call also,$(s)),$(BUILD)/$(s) $(addprefix $(BUILD)/$(s)/,$(call also,$(s)))))
 
 DEMO := $(if $(and $(HAVE_GPU),$(HAVE_CUDA),$(NCCL_LIB)),gpu,emu)
-demo: ## N ranks, sizes 8 B to 4 MiB: route, time and result of each
+demo: ## RANKS=4 ranks, sizes 8 B to 4 MiB: route and result of each, on a GPU also the time
 	@scripts/deps
 	+@$(MAKE) --no-print-directory $(if $(filter gpu,$(DEMO)),ARCHS=native demo-gpu,emu tools)
 	@LLANE_BUILD=$(abspath $(O)) LLANE_V=$(V) LLANE_DEMO=$(DEMO) tools/demo
+ifneq ($(filter tools-gpu demo-gpu gpu-tests test-gpu,$(MAKECMDGOALS)),)
+ifeq ($(HAVE_CUDA),)
+$(error $(MAKECMDGOALS): $(if $(SANITIZED),V=$(V) has no CUDA object,nvcc not found: set CUDA_HOME))
+else ifeq ($(NCCL_LIB),)
+$(error $(MAKECMDGOALS): libnccl.so.2 not found: set NCCL_HOME)
+endif
+endif
+tools-gpu: ## bench and measuring programs for real GPUs (ARCHS=)
 tools-gpu demo-gpu: cuda $(TOOLS:%=$(O)/llane-%-gpu)
 gpu-tests: $(GPU_PROGRAMS) cuda ## the programs of tests/gpu1 and tests/gpun
 test-gpu: ## several ranks on one real GPU, with the installed NCCL
@@ -314,7 +326,8 @@ lint: ## format, clang-tidy, cppcheck, shellcheck, codespell, exports
 format: ## rewrite every source as .clang-format says
 	@scripts/lint --list | xargs -r clang-format -i
 
-docs: $(O)/tests/unit/test_config ## write docs/config.md anew from its table
+.PHONY: docs/config.md
+docs docs/config.md: $(O)/tests/unit/test_config ## write docs/config.md anew from its table
 	$< --write-doc > docs/config.md
 
 LIBDIR = $(DESTDIR)$(PREFIX)/lib
