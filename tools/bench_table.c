@@ -107,7 +107,8 @@ static void print_overhead(const struct bench_report *report)
 {
     const struct bench_shared *shared = report->shared;
     printf("%s\n\nCPU time of a call that NCCL carries (count 0, communicator of one rank), median "
-           "of %s:\nNCCL directly %.0f ns, through llane %.0f ns, added %.0f ns\n",
+           "of %s:\nNCCL directly %.0f ns, through llane %.0f ns, added %.0f ns "
+           "(median of the differences)\n",
            report->log->startup, "101 x 10000 calls", shared->direct_ns, shared->through_ns,
            shared->added_ns);
 }

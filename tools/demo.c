@@ -257,7 +257,8 @@ static int print_table(const struct shared *shared, const struct route_log *log,
                        int is_timed)
 {
     int version = shared->nccl_version, is_bad = 0;
-    printf("%s\nNCCL %d.%d.%d; %s\n\n", log->startup[0] ? log->startup : "llane was not loaded",
+    printf("%s\nNCCL %d.%d.%d; %s\n\n",
+           log->startup[0] ? log->startup : "llane is off (LLANE_ENABLE=0) or was not loaded",
            version / 10000, version / 100 % 100, version % 100,
            log->active[0] ? log->active : "no lane");
     printf("%9s  %s%-6s  %s\n", "bytes", is_timed ? "  us/call  " : "", "result", "route");

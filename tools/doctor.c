@@ -101,6 +101,8 @@ static int parse(int argc, char **argv, struct options *o)
     return 0;
 }
 
+enum { NOT_STARTED = 127 }; /* as shells say it */
+
 /* Its output goes to stderr, so that stdout is the report's alone. */
 static pid_t start_command(char *const *command)
 {
@@ -109,7 +111,7 @@ static pid_t start_command(char *const *command)
         dup2(2, 1);
         execvp(command[0], command);
         fprintf(stderr, "llane doctor: %s: %s\n", command[0], strerror(errno));
-        _exit(127);
+        _exit(NOT_STARTED);
     }
     return pid;
 }
@@ -232,7 +234,11 @@ int main(int argc, char **argv)
     fflush(stdout);
     if (pid > 0) {
         fprintf(stderr, "llane doctor: waiting for %s to end\n", o.command[0]);
-        while (waitpid(pid, NULL, 0) < 0 && errno == EINTR) {
+        int ended = 0;
+        while (waitpid(pid, &ended, 0) < 0 && errno == EINTR) {
+        }
+        if (WIFEXITED(ended) && WEXITSTATUS(ended) == NOT_STARTED) {
+            status = 2; /* the child said why */
         }
     }
     free(m->devices);

@@ -55,17 +55,19 @@ static void print_settings(const struct doctor_system *s, FILE *to)
 static void print_head(const struct doctor_machine *m, FILE *to)
 {
     const struct doctor_system *s = &m->system;
-    char text[900], limits[160] = "";
+    char text[900], limits[160] = "", cuda[32] = "unknown";
     snprintf(text, sizeof text, "llane doctor %s: %s%s%s, %s%s%s%s%s", LLANE_VERSION,
              s->is_virtual ? "virtual machine (" : "bare metal", s->is_virtual ? s->hypervisor : "",
              s->is_virtual ? ")" : "", s->product[0] ? s->product : "", s->product[0] ? ", " : "",
              s->cpu[0] ? s->cpu : "CPU unknown", s->kernel[0] ? ", kernel " : "", s->kernel);
     wrap(to, 2, 0, text);
+    if (s->cuda) {
+        snprintf(cuda, sizeof cuda, "%d.%d", s->cuda / 1000, s->cuda / 10 % 100);
+    }
     snprintf(text, sizeof text,
-             "driver %s%s%s%s, CUDA %s%d.%d, NCCL %s; IOMMU %s, ASPM %s; %d NUMA node%s; MPS %s",
+             "driver %s%s%s%s, CUDA %s, NCCL %s; IOMMU %s, ASPM %s; %d NUMA node%s; MPS %s",
              s->driver[0] ? s->driver : "none", s->driver_flavour[0] ? " (" : "", s->driver_flavour,
-             s->driver_flavour[0] ? ")" : "", s->cuda ? "" : "unknown ", s->cuda / 1000,
-             s->cuda / 10 % 100, s->nccl[0] ? s->nccl : "unknown", s->iommu,
+             s->driver_flavour[0] ? ")" : "", cuda, s->nccl[0] ? s->nccl : "unknown", s->iommu,
              s->aspm_policy[0] ? s->aspm_policy : "?", s->n_nodes, s->n_nodes == 1 ? "" : "s",
              s->is_mps ? "on" : "off");
     wrap(to, 2, 0, text);
