@@ -41,6 +41,7 @@ enum llane_comm_state {
     X(NOT_READY, "NCCL does not answer for it")                                                    \
     X(CANCELED, "it ended during set-up")                                                          \
     X(BOARD, "ranks could not meet on this host")                                                  \
+    X(GPU, "a rank's GPU does not answer")                                                         \
     X(RECORD, "a peer's record makes no sense")                                                    \
     X(BUILD, "ranks run different builds of llane")                                                \
     X(KERNEL, "a kernel does not load")                                                            \

@@ -41,6 +41,7 @@ struct setup {
     struct llane_board *board;
     struct CUstream_st *stream;
     struct llane_lane *lane;
+    enum llane_inactive_reason readiness; /* of this rank's GPU */
     struct identity identity[LLANE_MAX_RANKS];
     struct resources resources[LLANE_MAX_RANKS];
     uint8_t *bases[LLANE_MAX_RANKS];
@@ -126,6 +127,18 @@ static enum llane_inactive_reason look_at_settings(const struct setup *s)
                          : LLANE_INACTIVE_NONE;
 }
 
+/* This rank's GPU and what the set-up needs of it. */
+static enum llane_inactive_reason get_ready(struct setup *s, struct llane_gpu_identity *gpu_out)
+{
+    if (llane_gpu_device_set(s->comm->device) || llane_gpu_capture_mode_relax() ||
+        llane_gpu_stream_create(&s->stream) || llane_gpu_identify(s->comm->device, gpu_out)) {
+        LLANE_INFO("rank %d: %s", s->comm->rank, llane_gpu_error());
+        return LLANE_INACTIVE_GPU;
+    }
+    return LLANE_INACTIVE_NONE;
+}
+
+/* A rank that is not ready comes all the same, and says so in the next step: the others learn why. */
 static enum llane_inactive_reason arrive(struct setup *s)
 {
     struct llane_comm *comm = s->comm;
@@ -135,10 +148,7 @@ static enum llane_inactive_reason arrive(struct setup *s)
         .has_checks = llane_config_nccl_checks(),
         .has_context = comm->has_own_context,
     };
-    if (llane_gpu_identify(comm->device, &mine.gpu)) {
-        LLANE_INFO("rank %d: %s", comm->rank, llane_gpu_error());
-        return LLANE_INACTIVE_INTERNAL;
-    }
+    s->readiness = get_ready(s, &mine.gpu);
     char first_of_build[17];
     snprintf(first_of_build, sizeof first_of_build, "%.16s", llane_build_id());
     const struct llane_board_args args = {
@@ -270,7 +280,10 @@ static enum llane_inactive_reason take_resources(struct setup *s)
 {
     struct llane_comm *comm = s->comm;
     struct resources mine = {0};
-    enum llane_inactive_reason reason = adopt_limits(s);
+    enum llane_inactive_reason reason = s->readiness;
+    if (!reason) {
+        reason = adopt_limits(s);
+    }
     if (!reason) {
         reason = load_kernels(s, &mine.blocks_per_sm);
     }
@@ -404,11 +417,6 @@ static enum llane_inactive_reason prove(struct setup *s)
 
 static enum llane_inactive_reason run_steps(struct setup *s)
 {
-    if (llane_gpu_device_set(s->comm->device) || llane_gpu_capture_mode_relax() ||
-        llane_gpu_stream_create(&s->stream)) {
-        LLANE_INFO("rank %d: %s", s->comm->rank, llane_gpu_error());
-        return LLANE_INACTIVE_INTERNAL;
-    }
     s->lane = calloc(1, sizeof *s->lane);
     if (!s->lane) {
         return LLANE_INACTIVE_INTERNAL;

@@ -141,6 +141,12 @@ nccl failure__peer_memory_does_not_open_on_one_rank__all_inactive 3 "a peer's me
 report $? failure__peer_memory_does_not_open_on_one_rank__reason_on_all
 nccl failure__kernel_does_not_load_on_one_rank__all_inactive 3 "a kernel does not load" \
     -e 2:EMU_FAIL=kernel_load -- --counts 9
+nccl failure__gpu_does_not_answer_on_one_rank__all_inactive 3 "a rank's GPU does not answer" \
+    -e 1:EMU_FAIL=identify -- --counts 9
+[ "$(grep -c "inactive: a rank's GPU does not answer" "$out")" = 3 ]
+report $? failure__gpu_does_not_answer_on_one_rank__reason_on_all
+nccl failure__memory_is_not_exported_on_one_rank__all_inactive 3 "no device memory for staging" \
+    -e 2:EMU_FAIL=ipc_export -- --counts 9
 nccl failure__staging_cap__all_inactive 3 "LLANE_MAX_STAGING reached" -e 0:LLANE_MAX_STAGING=1M -- --counts 9
 for fault in mirror drop flip; do # cases.md 1, 2, 3
     nccl "failure__${fault}_from_one_peer__probe_refuses_on_all" 3 "the probe of peer memory failed" \
