@@ -123,10 +123,10 @@ struct llane_gpu_launch {
     uint32_t n_threads; /* a block, one dimension */
     struct CUstream_st *stream;
     /*
-     * NULL, or where the caller keeps the graph node that its launch before this one became: if that
-     * is the stream's only predecessor in the capture under way, the kernel may be launched early
-     * behind it (programmatic dependent launch); such a kernel must wait for its predecessor by
-     * itself. Receives this launch's node, NULL outside a capture.
+     * NULL, or where the caller keeps the graph node that its launch before this one in the same
+     * capture became, NULL at first: if that is the stream's only predecessor, the kernel may be
+     * launched early behind it (programmatic dependent launch), where its code waits for its
+     * predecessor by itself. Receives this launch's node, NULL outside a capture.
      */
     void **chain;
 };

@@ -499,6 +499,18 @@ static cudaError_t capture_only_node(cudaStream_t stream, cudaGraphNode_t *out)
     return error;
 }
 
+/* Kernels wait for their predecessor from 9.0 on (device.cuh). What counts is what the code that runs
+ * was compiled for: a newer GPU may run PTX of an older one, in which there is no wait. */
+static int waits_by_itself(const void *kernel)
+{
+    struct cudaFuncAttributes attributes;
+    cudaError_t error = cudaFuncGetAttributes(&attributes, kernel);
+
+    if (error != cudaSuccess)
+        (void)cudaGetLastError();
+    return error == cudaSuccess && attributes.ptxVersion >= 90;
+}
+
 int llane_gpu_launch(const struct llane_gpu_launch *launch)
 {
     void *args[1];
@@ -513,7 +525,7 @@ int llane_gpu_launch(const struct llane_gpu_launch *launch)
         .blockDim = {launch->n_threads, 1, 1},
         .stream = launch->stream,
         .attrs = &early,
-        .numAttrs = before && before == *launch->chain,
+        .numAttrs = before && before == *launch->chain && waits_by_itself(launch->kernel),
     };
 
     if (error != cudaSuccess)

@@ -34,7 +34,7 @@ static int launch(struct llane_lane *lane, const struct llane_operation *operati
         .n_blocks = plan.n_blocks,
         .n_threads = plan.n_threads,
         .stream = operation->stream,
-        .chain = lane->order.current_capture ? &lane->chain : NULL,
+        .chain = llane_order_chain(&lane->order),
     };
     err = llane_gpu_launch(&request);
     return err ? err : llane_order_after(&lane->order, operation->stream);

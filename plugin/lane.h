@@ -23,7 +23,6 @@ struct llane_lane {
     struct llane_order order;
     struct llane_all_reduce_args
         args[LLANE_N_PACKETS]; /* all that does not change from call to call */
-    void *chain;               /* the graph node of the last launch in the capture under way */
     struct llane_route_limits limits;
     int device;
     int is_probed; /* peers may run their probes: they write to its probe area */

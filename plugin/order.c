@@ -38,6 +38,7 @@ static int begin_capture(struct llane_order *order, struct CUstream_st *stream, 
     c->id = id;
     c->stream = order->current_stream;
     c->record_node = NULL;
+    c->last_launch = NULL;
     order->was_captured = 1;
     keeper->retain(keeper->arg);
     /* Failing, it is kept for good: nothing to report, the operation is as right as before. */
@@ -85,6 +86,13 @@ int llane_order_before(struct llane_order *order, struct CUstream_st *stream)
         return llane_gpu_stream_wait_event(stream, order->last_op);
     }
     return 0;
+}
+
+void **llane_order_chain(struct llane_order *order)
+{
+    struct llane_order_capture *c =
+        order->current_capture ? find_capture(order, order->current_capture) : NULL;
+    return c ? &c->last_launch : NULL;
 }
 
 static int after_in_capture(struct llane_order *order, struct CUstream_st *stream)

@@ -31,6 +31,7 @@ struct llane_order_capture {
     struct CUevent_st *last_op; /* the capture's last operation */
     uint64_t stream;            /* where that was: an id, see llane_gpu_stream_id */
     void *record_node;
+    void *last_launch; /* the lane's: llane_order_chain */
 };
 
 /* A graph keeps what its kernels use: retain(arg) at its first operation, release(arg), by any thread,
@@ -61,6 +62,9 @@ void llane_order_init(struct llane_order *order, struct CUevent_st *last_op,
 int llane_order_has_begun(const struct llane_order *order);
 
 int llane_order_before(struct llane_order *order, struct CUstream_st *stream);
+/* Between the two: where the lane's last launch in the capture under way stands, for struct
+ * llane_gpu_launch. NULL: eager. */
+void **llane_order_chain(struct llane_order *order);
 int llane_order_after(struct llane_order *order, struct CUstream_st *stream);
 
 /* after() where the lock was given up since before(). */

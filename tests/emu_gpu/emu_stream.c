@@ -450,6 +450,15 @@ int llane_gpu_launch(const struct llane_gpu_launch *launch)
     if (stream->device != emu_current_device())
         return emu_error("launch on a stream of device %d, current is %d", stream->device,
                          emu_current_device());
+    if (launch->chain) {
+        /* Stands for the node: its capture's id. A driver may use a node's address again. */
+        uint64_t id;
+        if (llane_gpu_capture_id(launch->stream, &id))
+            return LLANE_EGPU;
+        if (*launch->chain && (uintptr_t)*launch->chain != id)
+            return emu_error("chain is a node of another capture");
+        *launch->chain = (void *)(uintptr_t)id;
+    }
     load_kernel(launch->kernel, stream->device);
     struct emu_op *op = emu_op_new(EMU_OP_KERNEL, launch->args_bytes);
     if (!op)
