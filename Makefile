@@ -284,7 +284,7 @@ test: ## build and run every test that needs no GPU; TESTS=%name picks
 	+@$(MAKE) --no-print-directory programs tools $(TEST_PLUGIN)
 	+@$(foreach s,$(ALSO),$(if $(call also,$(s)),\
 	    $(MAKE) --no-print-directory V=$(s) emu $(addprefix $(BUILD)/$(s)/,$(call also,$(s))) &&)) true
-	@$(RUN_ENV) scripts/run_tests $(O) $(if $(filter %,$(TESTS)),scripts/check_exports) \
+	@$(RUN_ENV) scripts/run_tests $(O) $(if $(filter-out \%,$(TESTS)),,scripts/check_exports) \
 	    $(addprefix $(O)/,$(UNIT_TESTS) $(EMU_TESTS)) $(SCRIPT_TESTS) \
 	    $(foreach s,$(ALSO),$(if $(call also,$(s)),$(BUILD)/$(s) $(addprefix $(BUILD)/$(s)/,$(call also,$(s)))))
 

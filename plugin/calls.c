@@ -303,11 +303,12 @@ static void meet_and_wait(struct llane_comm *comm)
 static void log_call(const struct llane_comm *comm, const struct llane_operation *o,
                      enum llane_route route)
 {
-    LLANE_CALL("AllReduce call %" PRIu64 " rank %d count %zu datatype %d op %d: %s%s%s",
+    int is_inactive = route == LLANE_ROUTE_INACTIVE;
+    LLANE_CALL("AllReduce call %" PRIu64 " rank %d count %zu datatype %d op %d: %s%s%s%s",
                comm->n_all_reduces, comm->rank, o->count, (int)o->datatype, (int)o->op,
                route == LLANE_ROUTE_LANE ? "lane" : "NCCL, ",
-               route == LLANE_ROUTE_LANE ? "" : llane_route_text(route),
-               route == LLANE_ROUTE_INACTIVE ? llane_inactive_text(comm->inactive_reason) : "");
+               route == LLANE_ROUTE_LANE ? "" : llane_route_text(route), is_inactive ? ": " : "",
+               is_inactive ? llane_inactive_text(comm->inactive_reason) : "");
 }
 
 /* The communicator is known, and of this libnccl. */

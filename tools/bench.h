@@ -52,7 +52,6 @@ struct bench_options {
     int timeout_s; /* without progress */
     int does_breakdown, does_overhead, skips_nccl, starts_mps;
     int plant_rank; /* tests: this rank damages what it is about to check; -1: none */
-    const char *memory;
     const char *json, *csv, *plot;
     int n_env;
     const char *env[BENCH_MAX_ENV]; /* NAME=VALUE for the ranks */

@@ -161,9 +161,6 @@ int bench_env_prepare(const struct bench_options *options, struct bench_surround
     }
     choose_plugin();
     setenv("LLANE_WAIT", "1", 0);
-    if (options->memory) {
-        setenv("LLANE_MEMORY", options->memory, 1);
-    }
     return 0;
 }
 

@@ -59,7 +59,6 @@ static const char help_text[] =
     "bfloat16\n"
     "                         float8e4m3 float8e5m2 (float32)\n"
     "  --op OP                sum prod max min avg (sum)\n"
-    "  --memory KIND          the lane's memory: LLANE_MEMORY for the ranks\n"
     "  --mode M               graph: a CUDA graph of back-to-back operations (default)\n"
     "                         eager: a burst of calls; wall time up to the end of the last\n"
     "                         producer: a plain kernel before each operation of a graph; the time\n"
@@ -211,7 +210,6 @@ enum {
     OPT_SIZES,
     OPT_TYPE,
     OPT_OP,
-    OPT_MEMORY,
     OPT_MODE,
     OPT_OPS,
     OPT_REPS,
@@ -236,7 +234,6 @@ static const struct option long_options[] = {
     {"sizes", required_argument, NULL, FIRST_OPT + OPT_SIZES},
     {"type", required_argument, NULL, FIRST_OPT + OPT_TYPE},
     {"op", required_argument, NULL, FIRST_OPT + OPT_OP},
-    {"memory", required_argument, NULL, FIRST_OPT + OPT_MEMORY},
     {"mode", required_argument, NULL, FIRST_OPT + OPT_MODE},
     {"ops", required_argument, NULL, FIRST_OPT + OPT_OPS},
     {"reps", required_argument, NULL, FIRST_OPT + OPT_REPS},
@@ -274,9 +271,6 @@ static void take(int option, const char *value, int is_emulated, struct bench_op
         break;
     case OPT_OP:
         out->op = (ncclRedOp_t)parse_name("--op", value, op_names, 5);
-        break;
-    case OPT_MEMORY:
-        out->memory = value;
         break;
     case OPT_MODE:
         out->mode = (enum bench_mode)parse_name("--mode", value, mode_names, 3);

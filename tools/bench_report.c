@@ -159,7 +159,6 @@ int bench_report_json(const struct bench_report *report, FILE *file)
     json_text(file, "nccl", version);
     json_text(file, "runtime", llane_gpu_runtime());
     json_text(file, "gpu", around->gpu);
-    json_text(file, "memory", o->memory ? o->memory : "");
     json_text(file, "mode", o->does_overhead ? "overhead" : bench_mode_name(o->mode));
     json_text(file, "type", o->type->name);
     json_text(file, "op", bench_op_name(o->op));

@@ -63,9 +63,9 @@ build() {
     done
 }
 
-# FOLDER PROGRAM:PATTERN LOG: status of a run. Unbroken, each takes a small part of its time here.
+# FOLDER PROGRAM:PATTERN LOG SECONDS: status of a run. Unbroken, each takes a small part of a second.
 run() {
-    CMOCKA_MESSAGE_OUTPUT=STDOUT LLANE_TEST_WATCHDOG=4 "$1/${2%:*}" "${2#*:}" >"$3" 2>&1
+    CMOCKA_MESSAGE_OUTPUT=STDOUT LLANE_TEST_WATCHDOG=$4 "$1/${2%:*}" "${2#*:}" >"$3" 2>&1
 }
 
 number=0 planted=0 caught=0
@@ -81,7 +81,7 @@ copy() {
 
 copy "$out/NOTHING" && build "$out/NOTHING" results reuse ends
 for tests in $(cut -s -d'|' -f2 <<<"$mutations" | tr ' ' '\n' | sort -u); do
-    run "$out/NOTHING" "$tests" "$out/NOTHING/log" && result=ok || result="not ok"
+    run "$out/NOTHING" "$tests" "$out/NOTHING/log" 60 && result=ok || result="not ok"
     report "$result" "unbroken kernels pass $tests" "$out/NOTHING/log"
 done
 
@@ -100,7 +100,7 @@ while IFS='|' read -r name all_tests file mistake; do
     fi
     for tests in $all_tests; do
         log=$here/${tests//[:*]/}.log
-        run "$here" "$tests" "$log" &
+        run "$here" "$tests" "$log" 6 &
         runs+=("$! $name $tests $log")
     done
 done <<<"$mutations"
