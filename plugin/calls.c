@@ -174,19 +174,20 @@ static void meet(struct llane_comm *comm)
     comm->handle_bytes = malloc_usable_size(handle);
     if (llane_tuner_find(handle, comm->handle_bytes, &tuner_id) && tuner_id) {
         /* Before the creation hook's id: the first communicator of a process has only this one. */
-        llane_key_of_tuner(tuner_id, &comm->key);
-        comm->has_key = 1;
+        llane_key_of_tuner(tuner_id, comm->shrink, &comm->key);
+        comm->has_key = comm->shrink != LLANE_KEY_NAMELESS;
     }
     int is_primary = 1;
     if (!llane_gpu_context_is_primary(&is_primary)) {
         comm->has_own_context = !is_primary;
     }
-    enum llane_inactive_reason reason = comm->n_ranks == 1 ? LLANE_INACTIVE_ONE_RANK
-                                        : comm->n_ranks > LLANE_MAX_RANKS
-                                            ? LLANE_INACTIVE_TOO_MANY_RANKS
-                                        : comm->shares_with ? LLANE_INACTIVE_SHARED
-                                        : !comm->has_key    ? LLANE_INACTIVE_NO_ID
-                                                            : LLANE_INACTIVE_NONE;
+    enum llane_inactive_reason reason =
+        comm->n_ranks == 1                   ? LLANE_INACTIVE_ONE_RANK
+        : comm->n_ranks > LLANE_MAX_RANKS    ? LLANE_INACTIVE_TOO_MANY_RANKS
+        : comm->shares_with                  ? LLANE_INACTIVE_SHARED
+        : comm->shrink == LLANE_KEY_NAMELESS ? LLANE_INACTIVE_SHRUNK_AGAIN
+        : !comm->has_key                     ? LLANE_INACTIVE_NO_ID
+                                             : LLANE_INACTIVE_NONE;
     if (reason) {
         llane_comm_set_inactive(comm, reason);
         LLANE_INFO("rank %d of %d: inactive: %s", comm->rank, comm->n_ranks,

@@ -31,6 +31,7 @@ struct birth {
     ncclComm_t *where;
     int has_key;
     struct llane_board_key key;
+    uint64_t shrink; /* as in struct llane_comm */
     struct llane_comm_options options;
     struct llane_comm *shares_with; /* held, or NULL */
 };
@@ -43,6 +44,7 @@ static void deliver(const struct birth *birth, ncclResult_t result)
                               &birth->options, birth->shares_with);
     }
     if (comm) {
+        comm->shrink = birth->shrink; /* the program has no handle to call it by yet */
         llane_comm_release(comm);
     }
     if (birth->shares_with) {
@@ -137,11 +139,17 @@ ncclResult_t llane_call_CommInitAll(const struct llane_nccl *nccl, ncclComm_t *c
     return noted(nccl, result);
 }
 
+static void share(struct birth *birth, struct llane_comm *parent)
+{
+    birth->shares_with = parent->shares_with ? parent->shares_with : parent;
+    llane_comm_hold(birth->shares_with);
+}
+
 /*
  * A child: its id comes from its parent's, so all its ranks derive the same one, if the parent has one
  * at all. What shares the parent's resources shares its order, with that of whatever it shares itself.
  */
-static void expect_child(struct birth *birth, struct llane_comm *parent, int color, int is_split,
+static void expect_split(struct birth *birth, struct llane_comm *parent, int color,
                          const ncclConfig_t *config)
 {
     pthread_mutex_lock(&parent->lock);
@@ -149,9 +157,22 @@ static void expect_child(struct birth *birth, struct llane_comm *parent, int col
     llane_key_of_child(&parent->key, ++parent->n_splits, color, &birth->key);
     pthread_mutex_unlock(&parent->lock);
     birth->options = llane_comm_options_read(config, &parent->options);
-    if (is_split ? birth->options.split_share : birth->options.shrink_share) {
-        birth->shares_with = parent->shares_with ? parent->shares_with : parent;
-        llane_comm_hold(birth->shares_with);
+    if (birth->options.split_share) {
+        share(birth, parent);
+    }
+}
+
+static void expect_shrunk(struct birth *birth, struct llane_comm *parent, const int *excluded,
+                          int n_excluded, int is_abort, const ncclConfig_t *config)
+{
+    pthread_mutex_lock(&parent->lock);
+    birth->shrink = llane_key_of_shrink(excluded, n_excluded, parent->n_shrinks++);
+    birth->has_key = parent->has_key && birth->shrink != LLANE_KEY_NAMELESS;
+    llane_key_of_child(&parent->key, birth->shrink, LLANE_KEY_SHRINK, &birth->key);
+    pthread_mutex_unlock(&parent->lock);
+    birth->options = llane_comm_options_read(config, &parent->options);
+    if (birth->options.shrink_share && !is_abort) { /* NCCL shares nothing with an aborted parent */
+        share(birth, parent);
     }
 }
 
@@ -163,7 +184,7 @@ ncclResult_t llane_call_CommSplit(const struct llane_nccl *nccl, ncclComm_t pare
     if (!known) {
         return noted(nccl, nccl->CommSplit(parent, color, key, comm, config));
     }
-    expect_child(&birth, known, color, 1, config);
+    expect_split(&birth, known, color, config);
     ncclResult_t result = nccl->CommSplit(parent, color, key, comm, config);
     llane_comm_release(known);
     if (color == NCCL_SPLIT_NOCOLOR) {
@@ -183,14 +204,9 @@ ncclResult_t llane_call_CommShrink(const struct llane_nccl *nccl, ncclComm_t par
         return noted(nccl, nccl->CommShrink(parent, excluded, n_excluded, comm, config, flags));
     }
     int is_abort = (flags & NCCL_SHRINK_ABORT) != 0;
-    expect_child(&birth, known, LLANE_KEY_SHRINK, is_abort, config);
+    expect_shrunk(&birth, known, excluded, n_excluded, is_abort, config);
     if (is_abort) {
-        /* NCCL shares nothing with an aborted parent, and waits for its stream: our word first. */
-        if (birth.shares_with) {
-            llane_comm_release(birth.shares_with);
-            birth.shares_with = NULL;
-        }
-        llane_comm_retire(known, 1);
+        llane_comm_retire(known, 1); /* NCCL waits for the parent's stream: our word first */
     }
     ncclResult_t result = nccl->CommShrink(parent, excluded, n_excluded, comm, config, flags);
     llane_comm_release(known);

@@ -56,6 +56,7 @@ enum llane_comm_state {
     X(SHARED, "it shares its parent's resources (splitShare or shrinkShare)")                      \
     X(CHECKS, "NCCL_CHECK_POINTERS or NCCL_CHECK_MODE is set on one of its ranks")                 \
     X(CONTEXT, "one of its ranks uses a CUDA context of its own or a green context")               \
+    X(SHRUNK_AGAIN, "its parent was shrunk before, and NCCL gives all such children one id")       \
     X(ENDED, "it was finalized or revoked")
 
 enum llane_inactive_reason {
@@ -76,6 +77,7 @@ struct llane_comm {
     size_t handle_bytes; /* of NCCL's allocation, which holds the tuner context's slot */
     struct llane_board_key key;
     int has_key;
+    uint64_t shrink; /* llane_key_of_shrink, 0: it is no such child */
     struct llane_comm_options options;
     int is_graph_ordered;
     int has_own_context; /* the context current at its first all-reduce was not the primary one */
@@ -88,7 +90,7 @@ struct llane_comm {
     _Atomic int state;
     _Atomic int inactive_reason;
     uint64_t n_all_reduces; /* begun and not refused by NCCL */
-    uint64_t n_splits;
+    uint64_t n_splits, n_shrinks;
     int is_dead_logged;
     /* NCCL said ncclInProgress to a call on this stream: its kernel launches later, and is recorded
      * in the order when the communicator is ready again. */

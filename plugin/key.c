@@ -5,7 +5,7 @@
 
 #include "peers.h"
 
-enum source { TUNER = 1, UNIQUE_ID, PROCESS, CHILD };
+enum source { TUNER = 1, UNIQUE_ID, PROCESS, CHILD, EXCLUDED };
 
 /* FNV-1a, run twice from different bases: ids must not collide by chance, nothing more; a guessed id
  * meets the board's own checks. */
@@ -25,9 +25,20 @@ static void fill(enum source source, const void *data, size_t bytes, struct llan
     out->comm_id[1] = hash(~(uint64_t)source, data, bytes);
 }
 
-void llane_key_of_tuner(uint64_t comm_id, struct llane_board_key *out)
+/* The order of the list is each caller's own. */
+uint64_t llane_key_of_shrink(const int *excluded, int n_excluded, uint64_t n_shrinks_before)
 {
-    fill(TUNER, &comm_id, sizeof comm_id, out);
+    uint64_t sum = 0;
+    for (int i = 0; i < n_excluded && excluded; i++) {
+        sum += hash(EXCLUDED, &excluded[i], sizeof excluded[i]);
+    }
+    return n_shrinks_before || sum <= LLANE_KEY_NAMELESS ? LLANE_KEY_NAMELESS : sum;
+}
+
+void llane_key_of_tuner(uint64_t comm_id, uint64_t shrink, struct llane_board_key *out)
+{
+    const uint64_t both[2] = {comm_id, shrink};
+    fill(TUNER, both, sizeof both, out);
 }
 
 void llane_key_of_unique_id(const ncclUniqueId *id, struct llane_board_key *out)

@@ -13,16 +13,26 @@
 #include "board.h"
 #include "nccl_abi.h"
 
-/* NCCL >= 2.28: the id that the tuner's init got. */
-void llane_key_of_tuner(uint64_t comm_id, struct llane_board_key *out);
+/*
+ * What tells the children to which one parent is shrunk from each other, since NCCL gives all of them
+ * one id. Their number would not do: only the ranks that stay call ncclCommShrink, so that a parent's
+ * ranks may count differently. A rank's first shrink of a parent is named by who is left out: all that
+ * stay say the same, and for each of them it is the first one of that name. Later ones are nameless,
+ * and NCCL's.
+ */
+enum { LLANE_KEY_NAMELESS = 1 };
+uint64_t llane_key_of_shrink(const int *excluded, int n_excluded, uint64_t n_shrinks_before);
+
+/* NCCL >= 2.28: the id that the tuner's init got. shrink: as above; 0: it is no such child. */
+void llane_key_of_tuner(uint64_t comm_id, uint64_t shrink, struct llane_board_key *out);
 
 void llane_key_of_unique_id(const ncclUniqueId *id, struct llane_board_key *out);
 
 /* For ncclCommInitAll: all ranks are in this process. A new key at each call. */
 void llane_key_of_process(struct llane_board_key *out);
 
-/* number: how many children the parent has had, this one included; color: LLANE_KEY_SHRINK or
- * ncclCommSplit's. */
+/* number: how many splits the parent has had, this one included; color: ncclCommSplit's. Or what
+ * llane_key_of_shrink gave and LLANE_KEY_SHRINK. */
 enum { LLANE_KEY_SHRINK = -2 };
 void llane_key_of_child(const struct llane_board_key *parent, uint64_t number, int color,
                         struct llane_board_key *out);

@@ -559,6 +559,72 @@ static void children(void)
     in_step(g.comm);
 }
 
+/* 1 once the sum of `call`, the same numbers from all ranks, is there and wrong. */
+static int same_sum_is_wrong(ncclComm_t comm, int call)
+{
+    float *numbers = g.host;
+    int n = 0, n_bad = 0;
+    EXPECT(ncclCommCount(comm, &n), ncclSuccess);
+    for (int i = 0; i < SMALL; i++)
+        numbers[i] = (float)(call + i % 100);
+    OK(llane_gpu_memcpy_async(g.buffers[0], numbers, SMALL * 4, g.streams[0]));
+    sync_stream(0);
+    EXPECT(sum(0, 1, SMALL, comm, 0), ncclSuccess);
+    OK(llane_gpu_memcpy_async(numbers, g.buffers[1], SMALL * 4, g.streams[0]));
+    sync_stream(0);
+    for (int i = 0; i < SMALL; i++)
+        n_bad += numbers[i] != (float)(n * (call + i % 100));
+    return n_bad != 0;
+}
+
+/*
+ * Of four ranks two make two children: one without the last rank, then one without the rank before it.
+ * NCCL tells plugins the same id for both, and each of them has three ranks, numbered alike. The last
+ * rank comes before the other one does.
+ */
+static void shrunk_children(void)
+{
+    ncclComm_t a = NULL, b = NULL;
+    int without_3[] = {3}, without_2[] = {2};
+    if (g.rank != 3)
+        OK(ncclCommShrink(g.comm, without_3, 1, &a, NULL, 0));
+    if (g.rank != 2)
+        OK(ncclCommShrink(g.comm, without_2, 1, &b, NULL, 0));
+    barrier();
+    if (g.rank == 3) {
+        EXPECT(sum(0, 1, SMALL, b, 0), ncclSuccess); /* waits for the others */
+        sleep_ms(100);
+    }
+    barrier();
+    if (g.rank < 2)
+        EXPECT(sum(0, 1, SMALL, a, 0), ncclSuccess);
+    sleep_ms(100);
+    barrier();
+    if (g.rank == 2)
+        EXPECT(sum(0, 1, SMALL, a, 0), ncclSuccess);
+    if (g.rank < 2)
+        EXPECT(sum(0, 1, SMALL, b, 0), ncclSuccess);
+    int n_wrong = 0;
+    for (int k = 0; k < 40; k++) {
+        n_wrong += a && same_sum_is_wrong(a, 10 * k);
+        n_wrong += b && same_sum_is_wrong(b, 10 * k + 1);
+        sleep_ms(5);
+    }
+    EXPECT(n_wrong, 0);
+    /* afterwards a child of all: the ranks were in different numbers of shrinks */
+    ncclComm_t child = NULL;
+    OK(ncclCommSplit(g.comm, 0, g.rank, &child, NULL));
+    for (int k = 0; k < 40; k++) {
+        in_step(child);
+        sleep_ms(5);
+    }
+    OK(ncclCommDestroy(child));
+    if (a)
+        OK(ncclCommDestroy(a));
+    if (b)
+        OK(ncclCommDestroy(b));
+}
+
 static void ends(void)
 {
     for (int i = 0; i < 4; i++) { /* addresses are used again */
@@ -686,6 +752,7 @@ static const struct section {
     {"captures_in_turns", captures_in_turns, false},
     {"odd_captures", odd_captures, false},
     {"children", children, false},
+    {"shrunk_children", shrunk_children, true}, /* four ranks */
     {"ends", ends, false},
     /* A real NCCL frees device memory in an abort, which waits for the other kernel. */
     {"abort_beside_a_spinning_kernel", abort_beside_a_spinning_kernel, true},

@@ -53,6 +53,11 @@ same first_calls 2 -e '*:LLANE_WAIT=0' -- first_calls
 # Going live in mid-run changes nothing either.
 same no_wait 2 -e '*:LLANE_WAIT=0' --
 
+# Children to which NCCL gives one id stay apart, also where only llane's hooks give them one.
+same shrunk_children 4 -e '*:LLANE_WAIT=0' -- shrunk_children
+same shrunk_children_preload 4 -e '*:LLANE_WAIT=0' -e "*:FAKE_NCCL_VERSION=2.27.7" \
+    -e "*:LD_PRELOAD=$build/emu/libnccl-tuner-llane.so" -- shrunk_children
+
 # The lane goes live behind NCCL's last call on another stream; 20 times, since it is a race.
 status=0
 for _ in {1..20}; do

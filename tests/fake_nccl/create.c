@@ -48,6 +48,8 @@ static ncclResult_t establish(struct ncclComm *comm, uint64_t id, int rank, int 
     int before = 0, version = 0;
     ncclResult_t result;
     comm->id = comm->link->id = id;
+    if (!comm->hash)
+        comm->hash = id;
     comm->rank = rank;
     comm->n_ranks = n_ranks;
     llane_gpu_device_get(&before);
@@ -287,14 +289,15 @@ static ncclResult_t begin_shrink(ncclComm_t parent, const int *excluded, int n_e
     }
     /* No meeting on the parent: its other ranks may be dead. All survivors know who is out. */
     struct fake_job *job = job_new(comm, job_init);
-    pthread_mutex_lock(&parent->lock);
-    job->id = mix(mix(parent->id, 1 + parent->n_children++), 0x73687269u);
-    pthread_mutex_unlock(&parent->lock);
+    comm->hash = job->id = mix(parent->hash, 0x73687269u);
     for (int r = 0; r < parent->n_ranks; r++) {
         job->color += !is_out[r];
         job->key += !is_out[r] && r < parent->rank;
         job->id = mix(job->id, is_out[r]);
     }
+    pthread_mutex_lock(&parent->lock);
+    job->id = mix(job->id, parent->n_shrinks[job->id % 64]++);
+    pthread_mutex_unlock(&parent->lock);
     fake_group_add_job(job);
     *comm_out = comm;
     return ncclSuccess;

@@ -170,6 +170,7 @@ struct ncclComm {
     uint64_t start_magic;
     int n_ranks, rank, device, cc;
     uint64_t id;
+    uint64_t hash; /* what plugins get; as in NCCL the same for all that one parent was shrunk to */
     struct fake_link *link;
     atomic_int state; /* ncclInProgress, then the result of creation; the asynchronous error */
     atomic_int is_revoked;
@@ -183,6 +184,7 @@ struct ncclComm {
     pthread_mutex_t lock;
     pthread_cond_t turn;
     uint64_t n_exchanges_issued, n_exchanges_done, n_children;
+    uint64_t n_shrinks[64]; /* by a hash of who is out: only the others count */
     struct fake_user_op user_ops[FAKE_MAX_USER_OPS];
     /* stream.c, under `lock` */
     struct CUevent_st *order, *join;

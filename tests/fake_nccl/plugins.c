@@ -129,7 +129,7 @@ ncclResult_t fake_tuner_load(struct ncclComm *comm)
         struct nvl_domain domain = {1, comm->n_ranks, comm->n_ranks};
         static double constants[512];
         return ((struct tuner_v6 *)table)
-            ->init(context, comm->id, n_ranks, n_nodes, fake_log, &domain, constants);
+            ->init(context, comm->hash, n_ranks, n_nodes, fake_log, &domain, constants);
     }
     }
 }
@@ -260,11 +260,11 @@ void fake_profiler_load(struct ncclComm *comm)
         result = ((struct profiler_v1 *)table)->init(context, &mask);
     else if (g_profiler.version == 4)
         result = ((struct profiler_v4 *)table)
-                     ->init(context, &mask, NULL, comm->id, n_nodes, comm->n_ranks, comm->rank,
+                     ->init(context, &mask, NULL, comm->hash, n_nodes, comm->n_ranks, comm->rank,
                             fake_log);
     else
         result = ((struct profiler_v5 *)table)
-                     ->init(context, comm->id, &mask, NULL, n_nodes, comm->n_ranks, comm->rank,
+                     ->init(context, comm->hash, &mask, NULL, n_nodes, comm->n_ranks, comm->rank,
                             fake_log);
     if (result != ncclSuccess) /* only disables it */
         FAKE_INFO("the profiler plugin refused: %d", result);
