@@ -236,25 +236,6 @@ const struct llane_config *llane_config(void)
     return &the_config;
 }
 
-void llane_config_describe(char *text, size_t bytes)
-{
-    const struct llane_config *config = llane_config();
-    size_t used = 0;
-    text[0] = '\0';
-    for (int i = 0; i < N_ROWS && used < bytes; i++) {
-        uint64_t value = *field_of((struct llane_config *)config, &rows[i]);
-        if (value != rows[i].def) {
-            char shown[32];
-            format_value(&rows[i], value, shown, sizeof shown);
-            used += (size_t)snprintf(text + used, bytes - used, "%s%s=%s", used ? " " : "",
-                                     rows[i].variable, shown);
-        }
-    }
-    if (!used) {
-        snprintf(text, bytes, "defaults");
-    }
-}
-
 const char *llane_config_getenv(const char *name)
 {
     return getenv(name);

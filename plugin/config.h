@@ -21,9 +21,6 @@ struct llane_config {
 
 const struct llane_config *llane_config(void);
 
-/* Every setting that is not at its default, "NAME=value NAME=value"; "defaults" if none. */
-void llane_config_describe(char *text, size_t bytes);
-
 /* The environment as NCCL's env plugin door hands it on. */
 const char *llane_config_getenv(const char *name);
 

@@ -7,10 +7,9 @@ enum {
     LLANE_ESYS = -2,      /* a system call failed; errno was saved in the message */
     LLANE_ENOMEM = -3,    /* out of host memory or a fixed table is full */
     LLANE_EINVAL = -4,    /* an argument or a peer's record makes no sense */
-    LLANE_ETIMEOUT = -5,  /* a local deadline passed */
-    LLANE_ECANCELED = -6, /* the communicator ended, or the process is leaving */
-    LLANE_EREFUSED = -7,  /* a verdict went against the lane */
-    LLANE_ENOSYS = -8,    /* this build or this driver has no such thing */
+    LLANE_ECANCELED = -5, /* the communicator ended, or the process is leaving */
+    LLANE_EREFUSED = -6,  /* a verdict went against the lane */
+    LLANE_ENOSYS = -7,    /* this build or this driver has no such thing */
 };
 
 #endif

@@ -24,11 +24,6 @@ void llane_log_set_nccl(llane_nccl_logger logger)
     }
 }
 
-int llane_log_has_nccl(void)
-{
-    return atomic_load_explicit(&nccl_logger, memory_order_acquire) != NULL;
-}
-
 int llane_log_wants_calls(void)
 {
     return llane_config_debug_has_calls();

@@ -18,9 +18,6 @@ void llane_log_set_nccl(llane_nccl_logger logger);
 /* 1 where NCCL_DEBUG=INFO and NCCL_DEBUG_SUBSYS ask for a line about every call. */
 int llane_log_wants_calls(void);
 
-/* 1 once a logger was set. */
-int llane_log_has_nccl(void);
-
 __attribute__((format(printf, 4, 5))) void llane_log(enum llane_log_level level, const char *file,
                                                      int line, const char *format, ...);
 

@@ -95,6 +95,12 @@ static enum llane_inactive_reason conclude(struct setup *s, int step,
 
 /* ---- step 0: who is where ---- */
 
+/* 0 asks for nothing. */
+static uint32_t whole_warps(uint32_t n_threads)
+{
+    return n_threads && n_threads < LLANE_MIN_THREADS ? LLANE_MIN_THREADS : n_threads / 32 * 32;
+}
+
 static struct llane_route_limits configured_limits(void)
 {
     const struct llane_config *config = llane_config();
@@ -104,7 +110,7 @@ static struct llane_route_limits configured_limits(void)
         .algorithm = (uint32_t)config->algo,
         .packet = (uint32_t)config->packet,
         .n_blocks = (uint32_t)config->blocks,
-        .n_threads = (uint32_t)config->threads / 32 * 32,
+        .n_threads = whole_warps((uint32_t)config->threads),
     };
 }
 

@@ -163,6 +163,7 @@ grep -q "LLANE_MAX_BYTES=64 .* here differ from rank 0's, whose 0 and 1024 hold"
 report $? settings__rank_0_holds__others_say_so
 [ "$(grep -Eo 'above LLANE_MAX_BYTES: [0-9]+' "$out" | sort -u | wc -l)" = 1 ]
 report $? settings__rank_0_holds__same_routes
+lane settings__odd_number_of_threads__rounded 2 -e '*:LLANE_THREADS=33' -- --counts 9,3000
 lane settings__bad_value__warned_and_default_used 2 -e '*:LLANE_MAX_BYTES=many' -- --counts 9
 grep -q 'LLANE_MAX_BYTES=many is not accepted: it takes 0 to 64M' "$out"
 report $? settings__bad_value__names_variable_value_and_range
