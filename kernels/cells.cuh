@@ -5,9 +5,10 @@
  * threads. (A block that advanced only the cell it read would leave the rest behind when the grid
  * size changes.) A block has at least LLANE_MAX_BLOCKS threads.
  *
- * The busy mark catches a second kernel on the lane: a running block has all of its cells marked, and
- * cells that are not equal tell the same. Two kernels whose blocks start in the same instant can miss
- * each other; the host's ordering is the rule, this is the alarm.
+ * The busy mark catches a second kernel on the lane: a running block has all of its cells marked soon
+ * after it began, and cells that are not equal tell the same. A block acts on what it found at entry
+ * when it leaves. Two kernels whose blocks start in the same instant can miss each other; the host's
+ * ordering is the rule, this is the alarm.
  *
  * `dead` lies beside the cells and is only ever set.
  *
@@ -21,7 +22,7 @@
 
 /* What a thread knows of the running operation. */
 struct llane_visit {
-    struct llane_cell cell;  /* its block's: only the numbers and `dead` mean anything */
+    struct llane_cell cell;  /* its block's: only the numbers mean anything */
     struct llane_cell own;   /* the one it advances, as it was at entry */
     struct llane_cell *mine; /* where that one is, or NULL */
     bool is_whole;           /* false: stopped; do nothing but leave */
@@ -64,7 +65,8 @@ LLANE_DEVICE void llane_cells_mark(const struct llane_visit *visit)
 
 /*
  * After the thread's last poll. Lets dependents of this kernel be launched once every block is here:
- * earlier, they could fill the GPU while the kernel that would end our polling waits behind them. False: some thread of the block gave up, in a lane that is dead; its cells stay as they are.
+ * earlier, they could fill the GPU while the kernel that would end our polling waits behind them.
+ * False: some thread of the block gave up, in a lane that is dead; its cells stay as they are.
  */
 LLANE_DEVICE bool llane_cells_polled(const struct llane_visit *visit)
 {
