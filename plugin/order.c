@@ -28,13 +28,19 @@ static struct llane_order_capture *find_capture(struct llane_order *order, uint6
 static int begin_capture(struct llane_order *order, struct CUstream_st *stream, uint64_t id)
 {
     const struct llane_order_keeper *keeper = &order->keeper;
+    struct llane_order_capture *c = &order->captures[order->n_captures % LLANE_ORDER_CAPTURES];
     /* Whatever was recorded before, also by a replay of another graph, has to end first, at every
      * replay of this one. */
     int err = order->is_graph_ordered ? llane_gpu_capture_wait_external(stream, order->last_op) : 0;
+    if (!err) {
+        /* A group asks for another stream's place before its first operation is done, and NCCL may
+         * refuse that one: what comes next waits for what this one waits for. */
+        err = llane_gpu_event_record(c->last_op, stream);
+    }
     if (err) {
         return err;
     }
-    struct llane_order_capture *c = &order->captures[order->n_captures++ % LLANE_ORDER_CAPTURES];
+    order->n_captures++;
     c->id = id;
     c->stream = order->current_stream;
     c->record_node = NULL;

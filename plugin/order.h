@@ -28,7 +28,7 @@ enum { LLANE_ORDER_CAPTURES = 4 };
 
 struct llane_order_capture {
     uint64_t id;                /* 0: never used */
-    struct CUevent_st *last_op; /* the capture's last operation */
+    struct CUevent_st *last_op; /* the capture's last operation, or what its first waits for */
     uint64_t stream;            /* where that was: an id, see llane_gpu_stream_id */
     void *record_node;
     void *last_launch; /* the lane's: llane_order_chain */

@@ -73,6 +73,8 @@ lane lane__streams_take_turns__issue_order_kept 3 -- --streams 3 --batch 9 --ite
 lane lane__several_communicators__right_sums 3 -- --comms 3 --batch 6 --iters 4
 lane lane__graph_replayed__right_sums 3 -- --graph --batch 5 --iters 6 # cases.md 11
 lane lane__graph_and_eager_mixed__in_order 3 -- --graph --mix --batch 3 --iters 5
+lane lane__captured_group_of_ncclS_on_two_streams__right_sums 2 -e '*:LLANE_MAX_BYTES=4' -- \
+    --group --mix --streams 2 --batch 3 --counts 1,100
 for kind in config nonblocking scalable split halves; do
     lane "lane__communicator_by_${kind}__right_sums" 4 -- --kind $kind
 done

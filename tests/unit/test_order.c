@@ -175,6 +175,35 @@ static void graph__order_off__no_nodes_more_and_inner_order_kept(void **state)
     assert_int_equal(llane_gpu_graph_destroy(graph), 0);
 }
 
+/* A group: NCCL launches its operations on both streams at once, and joins the streams itself. */
+static void capture__two_streams_before_either_is_done__one_graph(void **state)
+{
+    (void)state;
+    for (int is_graph_ordered = 0; is_graph_ordered < 2; is_graph_ordered++) {
+        begin(is_graph_ordered);
+        struct CUgraphExec_st *graph = NULL;
+        for (int round = 0; round < 6; round++) { /* entries are used again */
+            assert_int_equal(llane_gpu_capture_begin(g.streams[0]), 0);
+            follow(0, 1);
+            for (int s = 0; s < 2; s++) {
+                assert_int_equal(llane_order_before(&g.order, g.streams[s]), 0);
+            }
+            assert_int_equal(llane_emu_host_call(g.streams[0], work, &numbers[0]), 0);
+            follow(0, 1);
+            for (int s = 0; s < 2; s++) {
+                assert_int_equal(llane_order_after_others(&g.order, g.streams[s]), 0);
+            }
+            issue(1, g.streams[0]);
+            follow(1, 0);
+            assert_int_equal(llane_gpu_capture_end(g.streams[0], &graph), 0);
+            assert_int_equal(llane_emu_graph_nodes(graph), 2 + 2 * is_graph_ordered);
+            assert_int_equal(llane_gpu_graph_launch(graph, g.streams[0]), 0);
+            assert_ran(numbers, 2);
+            assert_int_equal(llane_gpu_graph_destroy(graph), 0);
+        }
+    }
+}
+
 static void graphs_and_eager__many_streams__launch_order(void **state)
 {
     (void)state;
@@ -258,6 +287,7 @@ int main(void)
         cmocka_unit_test(eager__threads_on_their_own_default_stream__issue_order),
         cmocka_unit_test(graph__many_operations__two_nodes_more),
         cmocka_unit_test(graph__order_off__no_nodes_more_and_inner_order_kept),
+        cmocka_unit_test(capture__two_streams_before_either_is_done__one_graph),
         cmocka_unit_test(graphs_and_eager__many_streams__launch_order),
         cmocka_unit_test(captures__under_way_at_once__each_in_order),
         cmocka_unit_test(capture__graph_gone_or_abandoned__memory_released),
