@@ -222,8 +222,11 @@ static int begin_number(struct llane_comm *comm, uint64_t number)
 /* The call's number is n_all_reduces when this returns. The lock is held. */
 static enum llane_route route_call(struct llane_comm *comm, const struct llane_operation *operation)
 {
-    uint64_t number = ++comm->n_all_reduces;
     int state = atomic_load_explicit(&comm->state, memory_order_acquire);
+    if (state != LLANE_COMM_LIVE && llane_group_mark(comm)) {
+        LLANE_WARN("rank %d: out of memory; the group must not be simulated", comm->rank);
+    }
+    uint64_t number = ++comm->n_all_reduces;
     if (state == LLANE_COMM_SETTING_UP) {
         comm->unordered_stream = operation->stream;
         comm->has_unordered = 1;

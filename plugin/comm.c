@@ -118,6 +118,13 @@ void llane_comm_set_live(struct llane_comm *comm)
                                             memory_order_acq_rel, memory_order_relaxed);
 }
 
+void llane_comm_unset_live(struct llane_comm *comm)
+{
+    int live = LLANE_COMM_LIVE;
+    atomic_compare_exchange_strong_explicit(&comm->state, &live, LLANE_COMM_SWITCHING,
+                                            memory_order_acq_rel, memory_order_relaxed);
+}
+
 struct llane_lane *llane_comm_live_lane(struct llane_comm *comm)
 {
     return atomic_load_explicit(&comm->state, memory_order_acquire) == LLANE_COMM_LIVE

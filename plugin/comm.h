@@ -89,7 +89,9 @@ struct llane_comm {
     /* Written by the set-up thread (INACTIVE) and under the lock; read by every call. */
     _Atomic int state;
     _Atomic int inactive_reason;
-    uint64_t n_all_reduces; /* begun and not refused by NCCL */
+    uint64_t n_all_reduces;  /* begun and not refused by NCCL */
+    int is_marked;           /* by the group under way; then */
+    uint64_t n_before_group; /* is what n_all_reduces was when it began */
     uint64_t n_splits, n_shrinks;
     int is_dead_logged;
     /* NCCL said ncclInProgress to a call on this stream: its kernel launches later, and is recorded
@@ -165,6 +167,8 @@ void llane_comm_set_switching(struct llane_comm *comm, struct llane_lane *lane,
                               struct llane_switch *switch_word);
 /* SWITCHING -> LIVE, under the lock. */
 void llane_comm_set_live(struct llane_comm *comm);
+/* LIVE -> SWITCHING: the call numbers went back, under the lock; the next one decides again. */
+void llane_comm_unset_live(struct llane_comm *comm);
 /* The lane, while it may be used; NULL else. */
 struct llane_lane *llane_comm_live_lane(struct llane_comm *comm);
 /* The lane, while its order is kept: as above, and while SWITCHING. */

@@ -28,6 +28,8 @@ struct group {
     size_t n_deferred, max_deferred;
     struct llane_comm **awaited; /* held */
     size_t n_awaited, max_awaited;
+    struct llane_comm **marked; /* held */
+    size_t n_marked, max_marked;
 };
 
 static _Thread_local struct group groups[LLANE_MAX_NCCL_COPIES];
@@ -153,6 +155,49 @@ int llane_group_wait_for(struct llane_comm *comm)
     return 0;
 }
 
+int llane_group_mark(struct llane_comm *comm)
+{
+    struct group *g = find(comm->nccl);
+    if (!g || !g->depth || comm->is_marked) {
+        return 0;
+    }
+    struct llane_comm **marked = grow(g->marked, g->n_marked, &g->max_marked, sizeof *marked);
+    if (!marked) {
+        return LLANE_ENOMEM;
+    }
+    g->marked = marked;
+    llane_comm_hold(comm);
+    marked[g->n_marked++] = comm;
+    comm->is_marked = 1;
+    comm->n_before_group = comm->n_all_reduces;
+    return 0;
+}
+
+static void take_numbers_back(struct llane_comm *comm)
+{
+    comm->n_all_reduces = comm->n_before_group;
+    if (comm->has_posted) {
+        struct llane_switch *sw = atomic_load_explicit(&comm->switch_word, memory_order_acquire);
+        llane_switch_uncount(sw, comm->rank, comm->n_before_group + 1);
+    }
+    llane_comm_unset_live(comm);
+}
+
+static void clear_marks(struct group *g, int is_simulated)
+{
+    for (size_t i = 0; i < g->n_marked; i++) {
+        struct llane_comm *comm = g->marked[i];
+        pthread_mutex_lock(&comm->lock);
+        if (is_simulated) {
+            take_numbers_back(comm);
+        }
+        comm->is_marked = 0;
+        pthread_mutex_unlock(&comm->lock);
+        llane_comm_release(comm);
+    }
+    g->n_marked = 0;
+}
+
 /* What the group gave to NCCL before the order was kept is entered in it now. */
 static void enter_in_order(struct llane_comm *comm)
 {
@@ -243,6 +288,7 @@ void llane_group_drop(const struct llane_nccl *nccl)
     struct group *g = find(nccl);
     if (g && g->depth && --g->depth == 0) {
         clear(g);
+        clear_marks(g, 1);
         run_deferred(g, ncclInvalidUsage);
         wait_for_lanes(g, ncclInvalidUsage);
     }
@@ -278,6 +324,7 @@ ncclResult_t llane_group_end(const struct llane_nccl *nccl)
     }
     ncclResult_t result = g->error == ncclSuccess ? launch_and_end(g) : fail_and_end(g);
     clear(g);
+    clear_marks(g, 0);
     run_deferred(g, result);
     wait_for_lanes(g, result);
     return result;

@@ -45,6 +45,13 @@ int llane_group_defer(const struct llane_nccl *nccl, void (*then)(void *arg, ncc
 /* LLANE_WAIT: waits for the communicator's lane when the group has ended. 0 or LLANE_ENOMEM. */
 int llane_group_wait_for(struct llane_comm *comm);
 
+/*
+ * An all-reduce in the group is about to be numbered on a communicator whose lane is not live: the
+ * numbers go back to where they are now if the group is only simulated, as one rank may do on its own.
+ * The communicator's lock is held. Nothing if no group is open. 0 or LLANE_ENOMEM.
+ */
+int llane_group_mark(struct llane_comm *comm);
+
 /* The group ended without launching anything (ncclGroupSimulateEnd). */
 void llane_group_drop(const struct llane_nccl *nccl);
 

@@ -92,8 +92,9 @@ static inline enum llane_switch_answer llane_switch_begin(struct llane_switch *s
 
 /*
  * NCCL refused the call just begun (an argument error, say): its number is used again by the next
- * call. Only the latest number, and before the next begin. Not for a call that went into a group
- * and failed when the group ended: by then its number may stand on other ranks.
+ * call. Only the latest number, or all from call_number on where a group was only simulated, and before
+ * the next begin. Not for a call that went into a group and failed when the group ended: by then its
+ * number may stand on other ranks.
  */
 void llane_switch_uncount(struct llane_switch *sw, int rank, uint64_t call_number);
 

@@ -293,6 +293,22 @@ static void simulated_group(void)
     in_step(g.comm);
 }
 
+/* One rank asks what groups would take while the lane goes live: its calls keep their numbers. */
+static void simulated_on_one_rank(void)
+{
+    struct llane_opaque_sim_info info = {sizeof(info), 0x74685283, 22809, -1};
+    for (int i = 0; i < 60; i++) {
+        if (g.rank == 0 && i % 3 == 0) {
+            OK(ncclGroupStart());
+            for (int k = 0; k < 5; k++)
+                OK(sum(2, 3, SMALL, g.comm, 1));
+            OK(ncclGroupSimulateEnd(&info));
+        }
+        in_step(g.comm);
+        sleep_ms(5);
+    }
+}
+
 /* cases.md 32: rank 0 {receive, sum} in a group, rank 1 sum and then send. */
 static void receive_with_sum_against_sum_then_send(void)
 {
@@ -746,6 +762,7 @@ static const struct section {
     {"groups", groups, false},
     {"group_errors", group_errors, false},
     {"simulated_group", simulated_group, false},
+    {"simulated_on_one_rank", simulated_on_one_rank, true},
     {"receive_with_sum_against_sum_then_send", receive_with_sum_against_sum_then_send, false},
     {"order_across_streams", order_across_streams, false},
     {"graphs_and_eager_calls", graphs_and_eager_calls, false},

@@ -58,6 +58,10 @@ same shrunk_children 4 -e '*:LLANE_WAIT=0' -- shrunk_children
 same shrunk_children_preload 4 -e '*:LLANE_WAIT=0' -e "*:FAKE_NCCL_VERSION=2.27.7" \
     -e "*:LD_PRELOAD=$build/emu/libnccl-tuner-llane.so" -- shrunk_children
 
+same simulated_on_one_rank 2 -e '*:LLANE_WAIT=0' -- simulated_on_one_rank
+carried
+report $? simulated_on_one_rank__the_lane_carried_calls
+
 # The lane goes live behind NCCL's last call on another stream; 20 times, since it is a race.
 status=0
 for _ in {1..20}; do
