@@ -77,12 +77,28 @@ struct place {
     cudaStream_t stream;
 };
 
+/* Held, or NULL: there is no order to keep. LLANE_WAIT: the first all-reduce may be the lane's. */
+static struct llane_comm *find_ordered(const struct llane_nccl *nccl, ncclComm_t handle)
+{
+    return llane_config()->wait       ? llane_comm_acquire_or_add(nccl, handle)
+           : llane_comm_any_ordered() ? llane_comm_acquire(handle)
+                                      : NULL;
+}
+
+static void note_unordered(struct llane_comm *comm, cudaStream_t stream)
+{
+    pthread_mutex_lock(&comm->lock);
+    comm->unordered_stream = stream;
+    comm->has_unordered = 1;
+    pthread_mutex_unlock(&comm->lock);
+}
+
 /* Before the call. An error: do not make it. */
 static ncclResult_t place_take(struct place *place, const struct llane_nccl *nccl,
                                ncclComm_t handle, cudaStream_t stream)
 {
     *place = (struct place){.nccl = nccl, .stream = stream};
-    struct llane_comm *comm = llane_comm_any_ordered() ? llane_comm_acquire(handle) : NULL;
+    struct llane_comm *comm = find_ordered(nccl, handle);
     if (comm && comm->shares_with) {
         llane_comm_hold(comm->shares_with);
         llane_comm_release(comm);
@@ -91,6 +107,7 @@ static ncclResult_t place_take(struct place *place, const struct llane_nccl *ncc
     struct llane_lane *lane = comm && comm->nccl == nccl ? llane_comm_ordered_lane(comm) : NULL;
     if (!lane) {
         if (comm) {
+            note_unordered(comm, stream);
             llane_comm_release(comm);
         }
         return ncclSuccess;
@@ -181,6 +198,8 @@ static void meet(struct llane_comm *comm)
     if (!llane_gpu_context_is_primary(&is_primary)) {
         comm->has_own_context = !is_primary;
     }
+    comm->has_checks = llane_config_nccl_checks();
+    comm->leaves_first = comm->has_unordered;
     enum llane_inactive_reason reason =
         comm->n_ranks == 1                   ? LLANE_INACTIVE_ONE_RANK
         : comm->n_ranks > LLANE_MAX_RANKS    ? LLANE_INACTIVE_TOO_MANY_RANKS
@@ -222,14 +241,9 @@ static int begin_number(struct llane_comm *comm, uint64_t number)
 /* The call's number is n_all_reduces when this returns. The lock is held. */
 static enum llane_route route_call(struct llane_comm *comm, const struct llane_operation *operation)
 {
-    int state = atomic_load_explicit(&comm->state, memory_order_acquire);
-    if (state != LLANE_COMM_LIVE && llane_group_mark(comm)) {
-        LLANE_WARN("rank %d: out of memory; the group must not be simulated", comm->rank);
-    }
     uint64_t number = ++comm->n_all_reduces;
+    int state = atomic_load_explicit(&comm->state, memory_order_acquire);
     if (state == LLANE_COMM_SETTING_UP) {
-        comm->unordered_stream = operation->stream;
-        comm->has_unordered = 1;
         return LLANE_ROUTE_SETTING_UP;
     }
     if (state == LLANE_COMM_SWITCHING && !begin_number(comm, number)) {
@@ -272,18 +286,6 @@ static ncclResult_t to_nccl(const struct llane_nccl *nccl, ncclComm_t comm,
                : result;
 }
 
-/* NCCL refused the call: the next one bears its number, as on ranks that never made it. */
-static void uncount(struct llane_comm *comm)
-{
-    pthread_mutex_lock(&comm->lock);
-    if (comm->has_posted) {
-        struct llane_switch *sw = atomic_load_explicit(&comm->switch_word, memory_order_acquire);
-        llane_switch_uncount(sw, comm->rank, comm->n_all_reduces);
-    }
-    comm->n_all_reduces--;
-    pthread_mutex_unlock(&comm->lock);
-}
-
 static void meet_and_wait(struct llane_comm *comm)
 {
     pthread_mutex_lock(&comm->lock);
@@ -324,6 +326,10 @@ static ncclResult_t all_reduce(struct llane_comm *comm, ncclComm_t handle,
     }
     uint64_t bytes = operation->count * llane_route_type_bytes(operation->datatype);
     ncclResult_t result = ncclSuccess;
+    if (llane_group_is_open(comm->nccl) && llane_group_count(comm)) {
+        llane_group_fail(comm->nccl, ncclSystemError, LLANE_REFUSED_BY_LLANE);
+        return ncclSystemError;
+    }
     pthread_mutex_lock(&comm->lock);
     enum llane_route route = route_call(comm, operation);
     if (llane_log_wants_calls()) {
@@ -338,8 +344,10 @@ static ncclResult_t all_reduce(struct llane_comm *comm, ncclComm_t handle,
         return result;
     }
     result = to_nccl(comm->nccl, handle, operation);
-    if (is_refused(result)) {
-        uncount(comm);
+    /* Refused, its number is the next one's, as on ranks that never made the call. In a group that
+     * waits for the group's end: it will fail, with all that is in it. */
+    if (is_refused(result) && !llane_group_is_open(comm->nccl)) {
+        llane_comm_uncount(comm, 1);
     }
     return result;
 }

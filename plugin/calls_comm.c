@@ -34,12 +34,36 @@ struct birth {
     uint64_t shrink; /* as in struct llane_comm */
     struct llane_comm_options options;
     struct llane_comm *shares_with; /* held, or NULL */
+    struct llane_comm *parent;      /* held, or NULL */
+    uint64_t *n_siblings;           /* the parent's count, this one included */
 };
+
+static void forget(const struct birth *birth)
+{
+    if (birth->parent) {
+        llane_comm_release(birth->parent);
+    }
+    if (birth->shares_with) {
+        llane_comm_release(birth->shares_with);
+    }
+}
+
+/* A child that came to nothing on this rank alone must not count: other ranks never knew of it. */
+static void uncount_child(const struct birth *birth)
+{
+    if (birth->parent) {
+        pthread_mutex_lock(&birth->parent->lock);
+        --*birth->n_siblings;
+        pthread_mutex_unlock(&birth->parent->lock);
+    }
+}
 
 static void deliver(const struct birth *birth, ncclResult_t result)
 {
     struct llane_comm *comm = NULL;
-    if (!is_refused(result) && *birth->where) {
+    if (is_refused(result)) {
+        uncount_child(birth);
+    } else if (birth->where && *birth->where) {
         comm = llane_comm_add(birth->nccl, *birth->where, birth->has_key ? &birth->key : NULL,
                               &birth->options, birth->shares_with);
     }
@@ -47,9 +71,7 @@ static void deliver(const struct birth *birth, ncclResult_t result)
         comm->shrink = birth->shrink; /* the program has no handle to call it by yet */
         llane_comm_release(comm);
     }
-    if (birth->shares_with) {
-        llane_comm_release(birth->shares_with);
-    }
+    forget(birth);
 }
 
 static void deliver_deferred(void *arg, ncclResult_t result)
@@ -79,11 +101,12 @@ static ncclResult_t born(const struct birth *birth, ncclResult_t result)
             return result;
         }
         free(later);
-        later = NULL;
-        deliver(birth, ncclSystemError);
+        forget(birth);
         return result;
     }
-    deliver(birth, llane_config()->enable ? result : ncclSystemError);
+    if (llane_config()->enable) {
+        deliver(birth, result);
+    }
     return result;
 }
 
@@ -128,15 +151,18 @@ ncclResult_t llane_call_CommInitRankScalable(const struct llane_nccl *nccl, nccl
 ncclResult_t llane_call_CommInitAll(const struct llane_nccl *nccl, ncclComm_t *comms, int ndev,
                                     const int *devlist)
 {
-    ncclResult_t result = nccl->CommInitAll(comms, ndev, devlist);
+    ncclResult_t result = noted(nccl, nccl->CommInitAll(comms, ndev, devlist));
+    if (is_refused(result)) {
+        return result; /* with any number of devices in it */
+    }
     struct birth birth = expect(nccl, NULL, NULL);
     birth.has_key = 1;
     llane_key_of_process(&birth.key);
-    for (int i = 0; i < ndev && comms; i++) {
+    for (int i = 0; i < ndev; i++) {
         birth.where = &comms[i];
         born(&birth, result);
     }
-    return noted(nccl, result);
+    return result;
 }
 
 static void share(struct birth *birth, struct llane_comm *parent)
@@ -146,8 +172,9 @@ static void share(struct birth *birth, struct llane_comm *parent)
 }
 
 /*
- * A child: its id comes from its parent's, so all its ranks derive the same one, if the parent has one
- * at all. What shares the parent's resources shares its order, with that of whatever it shares itself.
+ * A child; takes over the caller's hold on the parent. Its id comes from its parent's, so all its ranks
+ * derive the same one, if the parent has one at all. What shares the parent's resources shares its
+ * order, with that of whatever it shares itself.
  */
 static void expect_split(struct birth *birth, struct llane_comm *parent, int color,
                          const ncclConfig_t *config)
@@ -156,6 +183,8 @@ static void expect_split(struct birth *birth, struct llane_comm *parent, int col
     birth->has_key = parent->has_key;
     llane_key_of_child(&parent->key, ++parent->n_splits, color, &birth->key);
     pthread_mutex_unlock(&parent->lock);
+    birth->parent = parent;
+    birth->n_siblings = &parent->n_splits;
     birth->options = llane_comm_options_read(config, &parent->options);
     if (birth->options.split_share) {
         share(birth, parent);
@@ -170,6 +199,8 @@ static void expect_shrunk(struct birth *birth, struct llane_comm *parent, const 
     birth->has_key = parent->has_key && birth->shrink != LLANE_KEY_NAMELESS;
     llane_key_of_child(&parent->key, birth->shrink, LLANE_KEY_SHRINK, &birth->key);
     pthread_mutex_unlock(&parent->lock);
+    birth->parent = parent;
+    birth->n_siblings = &parent->n_shrinks;
     birth->options = llane_comm_options_read(config, &parent->options);
     if (birth->options.shrink_share && !is_abort) { /* NCCL shares nothing with an aborted parent */
         share(birth, parent);
@@ -185,13 +216,10 @@ ncclResult_t llane_call_CommSplit(const struct llane_nccl *nccl, ncclComm_t pare
         return noted(nccl, nccl->CommSplit(parent, color, key, comm, config));
     }
     expect_split(&birth, known, color, config);
-    ncclResult_t result = nccl->CommSplit(parent, color, key, comm, config);
-    llane_comm_release(known);
     if (color == NCCL_SPLIT_NOCOLOR) {
-        deliver(&birth, ncclSystemError);
-        return noted(nccl, result);
+        birth.where = NULL; /* no communicator, but counted */
     }
-    return born(&birth, result);
+    return born(&birth, nccl->CommSplit(parent, color, key, comm, config));
 }
 
 ncclResult_t llane_call_CommShrink(const struct llane_nccl *nccl, ncclComm_t parent, int *excluded,
@@ -203,14 +231,13 @@ ncclResult_t llane_call_CommShrink(const struct llane_nccl *nccl, ncclComm_t par
     if (!known) {
         return noted(nccl, nccl->CommShrink(parent, excluded, n_excluded, comm, config, flags));
     }
-    int is_abort = (flags & NCCL_SHRINK_ABORT) != 0;
+    /* Where NCCL refuses the arguments, the parent goes on. */
+    int is_abort = (flags & NCCL_SHRINK_ABORT) && comm && excluded && n_excluded > 0;
     expect_shrunk(&birth, known, excluded, n_excluded, is_abort, config);
     if (is_abort) {
         llane_comm_retire(known, 1); /* NCCL waits for the parent's stream: our word first */
     }
-    ncclResult_t result = nccl->CommShrink(parent, excluded, n_excluded, comm, config, flags);
-    llane_comm_release(known);
-    return born(&birth, result);
+    return born(&birth, nccl->CommShrink(parent, excluded, n_excluded, comm, config, flags));
 }
 
 /* Its new ranks know the unique id, its old ones the parent: only a tuner's id is known to all. */

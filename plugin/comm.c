@@ -118,11 +118,27 @@ void llane_comm_set_live(struct llane_comm *comm)
                                             memory_order_acq_rel, memory_order_relaxed);
 }
 
-void llane_comm_unset_live(struct llane_comm *comm)
+/* LIVE for the sake of a call that came to nothing: the ranks' next ones may still be NCCL's. */
+static void look_at_switch_again(struct llane_comm *comm, struct llane_switch *sw)
 {
     int live = LLANE_COMM_LIVE;
-    atomic_compare_exchange_strong_explicit(&comm->state, &live, LLANE_COMM_SWITCHING,
-                                            memory_order_acq_rel, memory_order_relaxed);
+    uint64_t s;
+    if (llane_switch_is_confirmed(sw, &s) && comm->n_all_reduces + 1 < s) {
+        atomic_compare_exchange_strong_explicit(&comm->state, &live, LLANE_COMM_SWITCHING,
+                                                memory_order_acq_rel, memory_order_relaxed);
+    }
+}
+
+void llane_comm_uncount(struct llane_comm *comm, uint64_t n)
+{
+    pthread_mutex_lock(&comm->lock);
+    comm->n_all_reduces -= n;
+    if (comm->has_posted) {
+        struct llane_switch *sw = atomic_load_explicit(&comm->switch_word, memory_order_acquire);
+        llane_switch_uncount(sw, comm->rank, comm->n_all_reduces + 1);
+        look_at_switch_again(comm, sw);
+    }
+    pthread_mutex_unlock(&comm->lock);
 }
 
 struct llane_lane *llane_comm_live_lane(struct llane_comm *comm)

@@ -81,6 +81,7 @@ struct llane_comm {
     struct llane_comm_options options;
     int is_graph_ordered;
     int has_own_context; /* the context current at its first all-reduce was not the primary one */
+    int has_checks;      /* NCCL was told to check arguments */
     /* The communicator whose resources it shares, held; NULL: none. Its NCCL calls keep their place
      * among that one's. */
     struct llane_comm *shares_with;
@@ -89,10 +90,9 @@ struct llane_comm {
     /* Written by the set-up thread (INACTIVE) and under the lock; read by every call. */
     _Atomic int state;
     _Atomic int inactive_reason;
-    uint64_t n_all_reduces;  /* begun and not refused by NCCL */
-    int is_marked;           /* by the group under way; then */
-    uint64_t n_before_group; /* is what n_all_reduces was when it began */
-    uint64_t n_splits, n_shrinks;
+    uint64_t n_all_reduces;       /* begun, but for those that came to nothing */
+    uint64_t n_in_group;          /* the last of them: begun in the group that is open */
+    uint64_t n_splits, n_shrinks; /* likewise: children's ids are made of them */
     int is_dead_logged;
     /* NCCL said ncclInProgress to a call on this stream: its kernel launches later, and is recorded
      * in the order when the communicator is ready again. */
@@ -110,9 +110,10 @@ struct llane_comm {
     struct llane_switch *_Atomic switch_word;
     int has_posted; /* this rank's thread has posted a number; under the lock */
     struct llane_lane *_Atomic lane;
-    /* LLANE_WAIT: an all-reduce of the group under way that came before SWITCHING. */
+    /* LLANE_WAIT: what NCCL was given last before SWITCHING. */
     cudaStream_t unordered_stream;
     int has_unordered;
+    int leaves_first; /* LLANE_WAIT: that was before the first all-reduce, which then is NCCL's too */
     _Atomic int cancel;     /* the communicator ended: the set-up thread leaves */
     _Atomic int is_settled; /* the set-up thread has no more to do: LIVE or INACTIVE is decided */
 
@@ -167,8 +168,8 @@ void llane_comm_set_switching(struct llane_comm *comm, struct llane_lane *lane,
                               struct llane_switch *switch_word);
 /* SWITCHING -> LIVE, under the lock. */
 void llane_comm_set_live(struct llane_comm *comm);
-/* LIVE -> SWITCHING: the call numbers went back, under the lock; the next one decides again. */
-void llane_comm_unset_live(struct llane_comm *comm);
+/* The last n all-reduces begun came to nothing on this rank: their numbers are used again. */
+void llane_comm_uncount(struct llane_comm *comm, uint64_t n);
 /* The lane, while it may be used; NULL else. */
 struct llane_lane *llane_comm_live_lane(struct llane_comm *comm);
 /* The lane, while its order is kept: as above, and while SWITCHING. */

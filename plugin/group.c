@@ -28,8 +28,8 @@ struct group {
     size_t n_deferred, max_deferred;
     struct llane_comm **awaited; /* held */
     size_t n_awaited, max_awaited;
-    struct llane_comm **marked; /* held */
-    size_t n_marked, max_marked;
+    struct llane_comm **counted; /* held; all-reduces of theirs were begun in the group */
+    size_t n_counted, max_counted;
 };
 
 static _Thread_local struct group groups[LLANE_MAX_NCCL_COPIES];
@@ -141,61 +141,46 @@ int llane_group_defer(const struct llane_nccl *nccl, void (*then)(void *arg, ncc
     return 0;
 }
 
+static int add_comm(struct llane_comm *comm, struct llane_comm ***list, size_t *n, size_t *max)
+{
+    struct llane_comm **comms = grow(*list, *n, max, sizeof *comms);
+    if (!comms) {
+        return LLANE_ENOMEM;
+    }
+    *list = comms;
+    llane_comm_hold(comm);
+    comms[(*n)++] = comm;
+    return 0;
+}
+
 int llane_group_wait_for(struct llane_comm *comm)
 {
     struct group *g = find(comm->nccl);
-    struct llane_comm **awaited =
-        g ? grow(g->awaited, g->n_awaited, &g->max_awaited, sizeof *awaited) : NULL;
-    if (!awaited) {
-        return LLANE_ENOMEM;
-    }
-    g->awaited = awaited;
-    llane_comm_hold(comm);
-    awaited[g->n_awaited++] = comm;
-    return 0;
+    return g ? add_comm(comm, &g->awaited, &g->n_awaited, &g->max_awaited) : LLANE_ENOMEM;
 }
 
-int llane_group_mark(struct llane_comm *comm)
+int llane_group_count(struct llane_comm *comm)
 {
     struct group *g = find(comm->nccl);
-    if (!g || !g->depth || comm->is_marked) {
-        return 0;
-    }
-    struct llane_comm **marked = grow(g->marked, g->n_marked, &g->max_marked, sizeof *marked);
-    if (!marked) {
+    if (!comm->n_in_group && (!g || add_comm(comm, &g->counted, &g->n_counted, &g->max_counted))) {
         return LLANE_ENOMEM;
     }
-    g->marked = marked;
-    llane_comm_hold(comm);
-    marked[g->n_marked++] = comm;
-    comm->is_marked = 1;
-    comm->n_before_group = comm->n_all_reduces;
+    comm->n_in_group++;
     return 0;
 }
 
-static void take_numbers_back(struct llane_comm *comm)
+/* The group has ended. is_void: nothing of it was launched, so its calls' numbers are the next ones'. */
+static void end_counts(struct group *g, int is_void)
 {
-    comm->n_all_reduces = comm->n_before_group;
-    if (comm->has_posted) {
-        struct llane_switch *sw = atomic_load_explicit(&comm->switch_word, memory_order_acquire);
-        llane_switch_uncount(sw, comm->rank, comm->n_before_group + 1);
-    }
-    llane_comm_unset_live(comm);
-}
-
-static void clear_marks(struct group *g, int is_simulated)
-{
-    for (size_t i = 0; i < g->n_marked; i++) {
-        struct llane_comm *comm = g->marked[i];
-        pthread_mutex_lock(&comm->lock);
-        if (is_simulated) {
-            take_numbers_back(comm);
+    for (size_t i = 0; i < g->n_counted; i++) {
+        struct llane_comm *comm = g->counted[i];
+        if (is_void) {
+            llane_comm_uncount(comm, comm->n_in_group);
         }
-        comm->is_marked = 0;
-        pthread_mutex_unlock(&comm->lock);
+        comm->n_in_group = 0;
         llane_comm_release(comm);
     }
-    g->n_marked = 0;
+    g->n_counted = 0;
 }
 
 /* What the group gave to NCCL before the order was kept is entered in it now. */
@@ -288,7 +273,7 @@ void llane_group_drop(const struct llane_nccl *nccl)
     struct group *g = find(nccl);
     if (g && g->depth && --g->depth == 0) {
         clear(g);
-        clear_marks(g, 1);
+        end_counts(g, 1);
         run_deferred(g, ncclInvalidUsage);
         wait_for_lanes(g, ncclInvalidUsage);
     }
@@ -322,9 +307,10 @@ ncclResult_t llane_group_end(const struct llane_nccl *nccl)
     if (!g || g->depth == 0 || --g->depth) {
         return nccl->GroupEnd();
     }
-    ncclResult_t result = g->error == ncclSuccess ? launch_and_end(g) : fail_and_end(g);
+    int is_void = g->error != ncclSuccess;
+    ncclResult_t result = is_void ? fail_and_end(g) : launch_and_end(g);
     clear(g);
-    clear_marks(g, 0);
+    end_counts(g, is_void);
     run_deferred(g, result);
     wait_for_lanes(g, result);
     return result;

@@ -46,11 +46,10 @@ int llane_group_defer(const struct llane_nccl *nccl, void (*then)(void *arg, ncc
 int llane_group_wait_for(struct llane_comm *comm);
 
 /*
- * An all-reduce in the group is about to be numbered on a communicator whose lane is not live: the
- * numbers go back to where they are now if the group is only simulated, as one rank may do on its own.
- * The communicator's lock is held. Nothing if no group is open. 0 or LLANE_ENOMEM.
+ * An all-reduce is begun in the group. One that launches nothing gives the numbers of its all-reduces
+ * back when it ends. 0 or LLANE_ENOMEM.
  */
-int llane_group_mark(struct llane_comm *comm);
+int llane_group_count(struct llane_comm *comm);
 
 /* The group ended without launching anything (ncclGroupSimulateEnd). */
 void llane_group_drop(const struct llane_nccl *nccl);

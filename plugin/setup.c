@@ -60,9 +60,11 @@ static enum llane_inactive_reason reason_of_verdict(const struct llane_verdict *
         return LLANE_INACTIVE_LEFT;
     case LLANE_BOARD_BUILD:
         return LLANE_INACTIVE_BUILD;
-    default:
-        return (enum llane_inactive_reason)(verdict->reason - LLANE_BOARD_REASON_FIRST);
     }
+    uint32_t reason = verdict->reason - LLANE_BOARD_REASON_FIRST;
+    return reason > LLANE_INACTIVE_NONE && reason < LLANE_N_INACTIVE_REASONS
+               ? (enum llane_inactive_reason)reason
+               : LLANE_INACTIVE_RECORD;
 }
 
 static uint32_t vote_of_reason(enum llane_inactive_reason reason)
@@ -151,7 +153,7 @@ static enum llane_inactive_reason arrive(struct setup *s)
     struct identity mine = {
         .limits = configured_limits(),
         .max_ctas = own_max_ctas(comm),
-        .has_checks = llane_config_nccl_checks(),
+        .has_checks = comm->has_checks,
         .has_context = comm->has_own_context,
     };
     s->readiness = get_ready(s, &mine.gpu);
@@ -533,7 +535,7 @@ static int stand_by(struct llane_comm *comm)
     if (sw) {
         pthread_mutex_lock(&comm->lock);
         comm->has_posted = 1;
-        llane_switch_stand_by(sw, comm->rank, comm->n_all_reduces);
+        llane_switch_stand_by(sw, comm->rank, comm->n_all_reduces + (uint64_t)comm->leaves_first);
         pthread_mutex_unlock(&comm->lock);
     }
     return sw != NULL;

@@ -22,9 +22,11 @@
  *     or fails because S was confirmed first (LIVE) or cancelled (then S is not confirmed).
  *     So if S is confirmed, r answers LIVE for k.
  *  3. For a call k < S no rank ever answers LIVE: LIVE needs CONFIRMED(S) and k >= S.
- *  4. uncount lowers begun[r] from k to k-1 when NCCL refused call k. What counts is the attempt at k
- *     that is accepted: its post comes after every uncount of k, and from it on begun[r] >= k, so 2
- *     holds for it. A refused attempt moved no data; if it cancelled a proposal, that costs a round.
+ *  4. uncount lowers begun[r] to k-1 when call k came to nothing, or k and all after it: NCCL refused
+ *     it, or its group launched nothing. What counts is the attempt at k that is carried out: its post
+ *     comes after every uncount of k, and from it on begun[r] >= k, so 2 holds for it. Another attempt
+ *     moved no data; if it cancelled a proposal, that costs a round; if it was answered LIVE, the next
+ *     call may be below S and asks anew.
  *  5. Calls made before the rank had the board posted nothing. The proposer waits until each rank's
  *     user thread has posted once: whatever went by before is below that post, hence below S.
  *  6. A rank that answers LIVE has acquired CONFIRMED, which the proposer wrote after reading the
@@ -91,10 +93,8 @@ static inline enum llane_switch_answer llane_switch_begin(struct llane_switch *s
 }
 
 /*
- * NCCL refused the call just begun (an argument error, say): its number is used again by the next
- * call. Only the latest number, or all from call_number on where a group was only simulated, and before
- * the next begin. Not for a call that went into a group and failed when the group ended: by then its
- * number may stand on other ranks.
+ * The calls begun from this number on came to nothing (NCCL refused the latest, or the group in which
+ * they were begun was given up): it is the next call's. Before the next begin.
  */
 void llane_switch_uncount(struct llane_switch *sw, int rank, uint64_t call_number);
 

@@ -718,6 +718,81 @@ static void not_blocking(void)
     EXPECT(state == ncclSuccess || state == ncclInProgress, 1);
 }
 
+/* Groups that are simulated or fail on one rank alone, while the lane is on its way: all stay in step. */
+static void void_groups_on_one_rank(void)
+{
+    ncclComm_t comm = new_comm();
+    struct llane_opaque_sim_info info = {sizeof(info), 0x74685283, 22809, -1};
+    for (uint64_t k = 0; k < 30; k++) {
+        bool is_simulated = k % 2 == 0 && g.version >= 22200;
+        if (g.rank == 0) {
+            OK(ncclGroupStart());
+            for (int i = 0; i < 4; i++) {
+                OK(sum(0, 1, SMALL, comm, 0));
+                sleep_ms(2); /* the lane may go live here, for a call that comes to nothing */
+            }
+            if (is_simulated) {
+                EXPECT(ncclGroupSimulateEnd(&info), ncclSuccess);
+            } else {
+                EXPECT(sum(0, 1, SMALL, NULL, 0), ncclInvalidArgument);
+                EXPECT(ncclGroupEnd(), ncclInvalidArgument);
+            }
+        }
+        fill(0, 150 + k, SMALL, 0);
+        OK(sum(0, 1, SMALL, comm, 0));
+        EXPECT(sum_is_wrong(1, 150 + k, SMALL, 0), 0);
+    }
+    OK(ncclCommDestroy(comm));
+}
+
+/* Splits that are refused on one rank alone: its later children meet those of the same call. */
+static void refused_splits_on_one_rank(void)
+{
+    enum { N = 3 };
+    ncclComm_t comm = new_comm(), children[N] = {NULL};
+    for (int i = 0; i < N; i++) {
+        if (g.rank == 0)
+            EXPECT(ncclCommSplit(comm, -5, 0, &children[i], NULL), ncclInvalidArgument);
+        OK(ncclCommSplit(comm, 0, g.rank, &children[i], NULL));
+    }
+    for (uint64_t k = 0; k < 40; k++) {
+        fill(0, 180 + k, SMALL, 0);
+        OK(sum(0, 1, SMALL, children[k % N], 0));
+        EXPECT(sum_is_wrong(1, 180 + k, SMALL, 0), 0);
+        sleep_ms(2);
+    }
+    for (int i = 0; i < N; i++)
+        OK(ncclCommDestroy(children[i]));
+    OK(ncclCommDestroy(comm));
+}
+
+/*
+ * With LLANE_WAIT the first sum may take the lane: behind what NCCL was given before it, which here
+ * waits on rank 0 for another communicator's sum.
+ */
+static void first_sum_behind_others(void)
+{
+    ncclComm_t comm = new_comm();
+    fill(0, 250, SMALL, 0);
+    poison(1, 4 * SMALL, 0);
+    if (g.rank == 0)
+        OK(sum(2, 3, SMALL, g.comm, 0));
+    OK(ncclBroadcast(g.buffers[0], g.buffers[1], SMALL, ncclFloat32, 0, comm, g.streams[0]));
+    OK(ncclAllReduce(g.buffers[1], g.buffers[4], SMALL, ncclFloat32, unchanged(), comm,
+                     g.streams[1]));
+    if (g.rank != 0) {
+        sleep_ms(100);
+        OK(sum(2, 3, SMALL, g.comm, 2));
+    }
+    sync_stream(1);
+    float *expected = g.host, *got = expected + SMALL;
+    values_fill(ncclFloat32, ncclSum, 0, 250, SMALL, expected);
+    OK(llane_gpu_memcpy_async(got, g.buffers[4], 4 * SMALL, g.streams[1]));
+    sync_stream(1);
+    EXPECT(memcmp(got, expected, 4 * SMALL), 0);
+    OK(ncclCommDestroy(comm));
+}
+
 /* A child process that ends by exit() leaves the communicators to its parent, and does not linger. */
 static void fork_after_use(void)
 {
@@ -775,6 +850,9 @@ static const struct section {
     {"abort_beside_a_spinning_kernel", abort_beside_a_spinning_kernel, true},
     {"not_blocking", not_blocking, false},
     {"first_calls", first_calls, true}, /* nothing may wait inside: LLANE_WAIT=0 */
+    {"void_groups_on_one_rank", void_groups_on_one_rank, true},
+    {"refused_splits_on_one_rank", refused_splits_on_one_rank, true},
+    {"first_sum_behind_others", first_sum_behind_others, true},
     {"fork_after_use", fork_after_use, true},
     {"killed_while_spinning", killed_while_spinning, true},
 };

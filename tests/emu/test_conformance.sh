@@ -70,6 +70,16 @@ for _ in {1..20}; do
 done
 report $status switch__first_operation_on_the_lane__behind_ncclS_last
 
+# ---- the ranks count alike, whatever comes to nothing on one of them ----
+same void_groups_on_one_rank 2 -e '*:LLANE_WAIT=0' -- void_groups_on_one_rank
+carried
+report $? void_groups_on_one_rank__the_lane_carried_calls
+# No tuner tells the children apart: their ids come from the parent's and their number.
+same refused_splits_on_one_rank 2 -e '*:LLANE_WAIT=0' -e '*:FAKE_NCCL_VERSION=2.22.3' \
+    -- refused_splits_on_one_rank
+# The lane's first operation waits for what NCCL was given before, with LLANE_WAIT too.
+same first_sum_behind_others 2 -- first_sum_behind_others
+
 # ---- what decides a route, decides it on all ranks ----
 same checked_pointers_on_one_rank 2 -e 1:NCCL_CHECK_POINTERS=1 -- groups group_errors order_across_streams
 ! carried && grep -q 'NCCL_CHECK_POINTERS or NCCL_CHECK_MODE is set on one' "$out/with"
