@@ -1,7 +1,9 @@
 #include "setup.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -168,6 +170,10 @@ static enum llane_inactive_reason arrive(struct setup *s)
         .record_bytes = sizeof mine,
     };
     int err = llane_board_join(&args, &comm->cancel, &s->board);
+    if (err == LLANE_ESYS) {
+        LLANE_INFO("rank %d: memory and socket for the ranks to meet: %s", comm->rank,
+                   strerror(errno));
+    }
     if (err) {
         return err == LLANE_ECANCELED ? LLANE_INACTIVE_CANCELED : LLANE_INACTIVE_BOARD;
     }
@@ -496,25 +502,40 @@ static void *thread_main(void *arg)
 {
     struct setup s = {.comm = arg};
     struct llane_comm *comm = arg;
+    (void)pthread_setname_np(pthread_self(), "llane-setup");
     finish(&s, run_steps(&s));
     llane_comm_release(comm);
     atomic_fetch_sub_explicit(&n_threads_running, 1, memory_order_release);
     return NULL;
 }
 
-void llane_setup_start(struct llane_comm *comm)
+/* The program's signals are for its own threads: a handler may count on where it runs. */
+static int start_thread(struct llane_comm *comm)
 {
     pthread_t thread;
     pthread_attr_t attr;
-    llane_comm_hold(comm);
-    atomic_fetch_add_explicit(&n_threads_running, 1, memory_order_relaxed);
+    sigset_t all, before;
+    sigfillset(&all);
     pthread_attr_init(&attr);
     pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
-    int err = atomic_load_explicit(&is_leaving, memory_order_relaxed)
-                  ? 1
-                  : pthread_create(&thread, &attr, thread_main, comm);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int err = pthread_create(&thread, &attr, thread_main, comm);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
     pthread_attr_destroy(&attr);
+    return err;
+}
+
+void llane_setup_start(struct llane_comm *comm)
+{
+    llane_comm_hold(comm);
+    atomic_fetch_add_explicit(&n_threads_running, 1, memory_order_relaxed);
+    int is_late = atomic_load_explicit(&is_leaving, memory_order_relaxed);
+    int err = is_late ? 0 : start_thread(comm);
     if (err) {
+        LLANE_INFO("rank %d of %d: inactive: no thread for its set-up: %s", comm->rank,
+                   comm->n_ranks, strerror(err));
+    }
+    if (err || is_late) {
         atomic_fetch_sub_explicit(&n_threads_running, 1, memory_order_relaxed);
         llane_comm_set_inactive(comm, LLANE_INACTIVE_INTERNAL);
         llane_comm_release(comm);

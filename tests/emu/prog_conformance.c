@@ -8,6 +8,7 @@
 #include "ranks.h"
 #include "values.h"
 
+#include <dirent.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -808,6 +809,51 @@ static void fork_after_use(void)
     in_step(g.comm);
 }
 
+/* Of the named thread of this process: its blocked signals, 0 if there is none. */
+static unsigned long long blocked_signals_of(const char *name)
+{
+    unsigned long long blocked = 0;
+    DIR *dir = opendir("/proc/self/task");
+    for (struct dirent *d; dir && (d = readdir(dir));) {
+        char path[300], line[128];
+        bool is_it = false;
+        snprintf(path, sizeof(path), "/proc/self/task/%s/status", d->d_name);
+        FILE *file = fopen(path, "r");
+        while (file && fgets(line, sizeof(line), file)) {
+            is_it |= strncmp(line, "Name:\t", 6) == 0 && strcspn(line + 6, "\n") == strlen(name) &&
+                     strncmp(line + 6, name, strlen(name)) == 0;
+            if (is_it && sscanf(line, "SigBlk: %llx", &blocked) == 1)
+                break;
+        }
+        if (file)
+            fclose(file);
+    }
+    if (dir)
+        closedir(dir);
+    return blocked;
+}
+
+/* The program's handlers run in its own threads alone: those that could not count on it would break. */
+static void helper_takes_no_signals(void)
+{
+    ncclComm_t comm = new_comm();
+    unsigned long long blocked = 0;
+    if (g.rank == 0) {
+        EXPECT(sum(0, 1, SMALL, comm, 0), ncclSuccess);
+        for (int i = 0; i < 500 && !blocked; i++) {
+            sleep_ms(2);
+            blocked = blocked_signals_of("llane-setup");
+        }
+        EXPECT(blocked >> (SIGALRM - 1) & 1, 1);
+        EXPECT(blocked >> (SIGTERM - 1) & 1, 1);
+    }
+    barrier();
+    if (g.rank != 0)
+        EXPECT(sum(0, 1, SMALL, comm, 0), ncclSuccess);
+    sync_stream(0);
+    OK(ncclCommDestroy(comm));
+}
+
 /* SIGTERM ends a program whose kernel spins: cases.md 14. Not among the default sections. */
 static void killed_while_spinning(void)
 {
@@ -854,6 +900,7 @@ static const struct section {
     {"refused_splits_on_one_rank", refused_splits_on_one_rank, true},
     {"first_sum_behind_others", first_sum_behind_others, true},
     {"fork_after_use", fork_after_use, true},
+    {"helper_takes_no_signals", helper_takes_no_signals, true}, /* LLANE_WAIT=0, with llane */
     {"killed_while_spinning", killed_while_spinning, true},
 };
 enum { N_SECTIONS = sizeof(g_sections) / sizeof(*g_sections) };

@@ -110,4 +110,7 @@ report $? fork__child_prints_nothing
     killed_while_spinning >"$out/with" 2>&1
 [ $? = 143 ]
 report $? sigterm__kernel_spins__program_ends # cases.md 14
+"$programs/prog_ranks" -e '*:NCCL_TUNER_PLUGIN=llane' -e '*:LLANE_WAIT=0' 2 \
+    "$programs/prog_conformance" helper_takes_no_signals >"$out/with" 2>&1
+report $? signals__set_up_under_way__for_the_programs_threads
 echo "1..$n"
