@@ -790,7 +790,10 @@ static void first_sum_behind_others(void)
     values_fill(ncclFloat32, ncclSum, 0, 250, SMALL, expected);
     OK(llane_gpu_memcpy_async(got, g.buffers[4], 4 * SMALL, g.streams[1]));
     sync_stream(1);
-    EXPECT(memcmp(got, expected, 4 * SMALL), 0);
+    int n_off = 0;
+    for (int i = 0; i < SMALL; i++)
+        n_off += got[i] != expected[i];
+    EXPECT(n_off, 0);
     OK(ncclCommDestroy(comm));
 }
 
