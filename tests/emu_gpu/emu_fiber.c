@@ -403,6 +403,8 @@ void emu_grid_run(emu_kernel_fn kernel, const void *args, uint32_t n_blocks, uin
     this_grid.scheduler = &scheduler;
 #endif
     struct emu_worker *worker = emu_worker();
+    worker->grid_memory[0] = blocks;
+    worker->grid_memory[1] = fibers;
     grid = &this_grid;
     worker->device = physical_device;
     worker->random = seed | 1;
@@ -421,6 +423,7 @@ void emu_grid_run(emu_kernel_fn kernel, const void *args, uint32_t n_blocks, uin
     run_rounds(order, n);
     emu_access_land(worker, true); /* a kernel's end waits for its stores */
     grid = NULL;
+    worker->grid_memory[0] = worker->grid_memory[1] = NULL;
     pool_give(fibers, n);
     free(fibers);
     free(blocks);
