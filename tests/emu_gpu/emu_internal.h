@@ -112,7 +112,7 @@ struct emu_delayed {
 /* One a thread that runs kernels or touches peer memory. */
 struct emu_worker {
     void *grid_memory[2]; /* of the running grid, for leak checkers: they do not see its stack */
-    int device; /* physical device of the running kernel; -1 = none yet */
+    int device;           /* physical device of the running kernel; -1 = none yet */
     uint64_t random;
     bool progressed; /* some fiber did more than poll since the round began */
     /* Cache of emu_region_find() and of the fault table for this device. */
