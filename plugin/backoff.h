@@ -7,6 +7,7 @@
 #define LLANE_BACKOFF_H
 
 #include <stdatomic.h>
+#include <stdint.h>
 #include <time.h>
 
 struct llane_backoff {
@@ -31,6 +32,14 @@ static inline void llane_backoff_sleep(struct llane_backoff *backoff)
     backoff->slept_us += us;
     struct timespec ts = {.tv_sec = 0, .tv_nsec = us * 1000};
     nanosleep(&ts, NULL); /* cut short by a signal: the caller's loop looks again, no harm */
+}
+
+/* Milliseconds of a clock that only goes forward: for deadlines. */
+static inline int64_t llane_now_ms(void)
+{
+    struct timespec ts;
+    clock_gettime(CLOCK_MONOTONIC, &ts);
+    return (int64_t)ts.tv_sec * 1000 + ts.tv_nsec / 1000000;
 }
 
 /* Relaxed: the flag carries no data, it only ends a wait. NULL is "never". */

@@ -15,20 +15,6 @@
 #include "stats.h"
 #include "tuner_contexts.h"
 
-static int is_refused(ncclResult_t result)
-{
-    return result != ncclSuccess && result != ncclInProgress;
-}
-
-/* NCCL's answer, remembered where a group is open. */
-static ncclResult_t noted(const struct llane_nccl *nccl, ncclResult_t result)
-{
-    if (is_refused(result)) {
-        llane_group_fail(nccl, result, LLANE_REFUSED_BY_NCCL);
-    }
-    return result;
-}
-
 /* ---- the order of a communicator's operations ---- */
 
 /* A dead lane stays dead: results of overlapping or aborted operations are undefined. The lock is
@@ -133,11 +119,11 @@ static ncclResult_t place_leave(struct place *place, ncclResult_t result)
 {
     struct llane_comm *comm = place->comm;
     int err = 0;
-    noted(place->nccl, result);
+    llane_group_note(place->nccl, result);
     if (!comm) {
         return result;
     }
-    if (is_refused(result)) {
+    if (llane_is_refused(result)) {
         err = 0;
     } else if (llane_group_is_open(place->nccl)) {
         const struct llane_operation operation = {.stream = place->stream};
@@ -346,7 +332,7 @@ static ncclResult_t all_reduce(struct llane_comm *comm, ncclComm_t handle,
     result = to_nccl(comm->nccl, handle, operation);
     /* Refused, its number is the next one's, as on ranks that never made the call. In a group that
      * waits for the group's end: it will fail, with all that is in it. */
-    if (is_refused(result) && !llane_group_is_open(comm->nccl)) {
+    if (llane_is_refused(result) && !llane_group_is_open(comm->nccl)) {
         llane_comm_uncount(comm, 1);
     }
     return result;

@@ -10,19 +10,6 @@
 #include "key.h"
 #include "startup.h"
 
-static int is_refused(ncclResult_t result)
-{
-    return result != ncclSuccess && result != ncclInProgress;
-}
-
-static ncclResult_t noted(const struct llane_nccl *nccl, ncclResult_t result)
-{
-    if (is_refused(result)) {
-        llane_group_fail(nccl, result, LLANE_REFUSED_BY_NCCL);
-    }
-    return result;
-}
-
 /* ---- creation ---- */
 
 /* A communicator under way: its handle is known when the creating call or its group has ended. */
@@ -61,7 +48,7 @@ static void uncount_child(const struct birth *birth)
 static void deliver(const struct birth *birth, ncclResult_t result)
 {
     struct llane_comm *comm = NULL;
-    if (is_refused(result)) {
+    if (llane_is_refused(result)) {
         uncount_child(birth);
     } else if (birth->where && *birth->where) {
         comm = llane_comm_add(birth->nccl, *birth->where, birth->has_key ? &birth->key : NULL,
@@ -86,13 +73,13 @@ static void deliver_deferred(void *arg, ncclResult_t result)
  */
 static ncclResult_t born(const struct birth *birth, ncclResult_t result)
 {
-    noted(birth->nccl, result);
+    llane_group_note(birth->nccl, result);
     if (llane_config()->enable) {
         llane_interpose_scan();
         llane_startup_announce();
     }
     struct birth *later = NULL;
-    if (llane_config()->enable && !is_refused(result) && llane_group_is_open(birth->nccl)) {
+    if (llane_config()->enable && !llane_is_refused(result) && llane_group_is_open(birth->nccl)) {
         later = malloc(sizeof *later);
         if (later) {
             *later = *birth;
@@ -151,8 +138,8 @@ ncclResult_t llane_call_CommInitRankScalable(const struct llane_nccl *nccl, nccl
 ncclResult_t llane_call_CommInitAll(const struct llane_nccl *nccl, ncclComm_t *comms, int ndev,
                                     const int *devlist)
 {
-    ncclResult_t result = noted(nccl, nccl->CommInitAll(comms, ndev, devlist));
-    if (is_refused(result)) {
+    ncclResult_t result = llane_group_note(nccl, nccl->CommInitAll(comms, ndev, devlist));
+    if (llane_is_refused(result)) {
         return result; /* with any number of devices in it */
     }
     struct birth birth = expect(nccl, NULL, NULL);
@@ -213,7 +200,7 @@ ncclResult_t llane_call_CommSplit(const struct llane_nccl *nccl, ncclComm_t pare
     struct birth birth = expect(nccl, comm, config);
     struct llane_comm *known = llane_comm_acquire_or_add(nccl, parent);
     if (!known) {
-        return noted(nccl, nccl->CommSplit(parent, color, key, comm, config));
+        return llane_group_note(nccl, nccl->CommSplit(parent, color, key, comm, config));
     }
     expect_split(&birth, known, color, config);
     if (color == NCCL_SPLIT_NOCOLOR) {
@@ -229,7 +216,8 @@ ncclResult_t llane_call_CommShrink(const struct llane_nccl *nccl, ncclComm_t par
     struct birth birth = expect(nccl, comm, config);
     struct llane_comm *known = llane_comm_acquire_or_add(nccl, parent);
     if (!known) {
-        return noted(nccl, nccl->CommShrink(parent, excluded, n_excluded, comm, config, flags));
+        return llane_group_note(
+            nccl, nccl->CommShrink(parent, excluded, n_excluded, comm, config, flags));
     }
     /* Where NCCL refuses the arguments, the parent goes on. */
     int is_abort = (flags & NCCL_SHRINK_ABORT) && comm && excluded && n_excluded > 0;
@@ -271,8 +259,8 @@ static void set_suspended(ncclComm_t handle, int is_suspended)
  */
 ncclResult_t llane_call_CommSuspend(const struct llane_nccl *nccl, ncclComm_t comm, int flags)
 {
-    ncclResult_t result = noted(nccl, nccl->CommSuspend(comm, flags));
-    if (!is_refused(result)) {
+    ncclResult_t result = llane_group_note(nccl, nccl->CommSuspend(comm, flags));
+    if (!llane_is_refused(result)) {
         set_suspended(comm, 1);
     }
     return result;
@@ -280,8 +268,8 @@ ncclResult_t llane_call_CommSuspend(const struct llane_nccl *nccl, ncclComm_t co
 
 ncclResult_t llane_call_CommResume(const struct llane_nccl *nccl, ncclComm_t comm)
 {
-    ncclResult_t result = noted(nccl, nccl->CommResume(comm));
-    if (!is_refused(result)) {
+    ncclResult_t result = llane_group_note(nccl, nccl->CommResume(comm));
+    if (!llane_is_refused(result)) {
         set_suspended(comm, 0);
     }
     return result;
@@ -301,8 +289,8 @@ static void retire(ncclComm_t handle, int is_abort)
 /* Refused, it goes on as before, with its lane. */
 ncclResult_t llane_call_CommFinalize(const struct llane_nccl *nccl, ncclComm_t comm)
 {
-    ncclResult_t result = noted(nccl, nccl->CommFinalize(comm));
-    if (!is_refused(result)) {
+    ncclResult_t result = llane_group_note(nccl, nccl->CommFinalize(comm));
+    if (!llane_is_refused(result)) {
         retire(comm, 0);
     }
     return result;
@@ -312,14 +300,14 @@ ncclResult_t llane_call_CommFinalize(const struct llane_nccl *nccl, ncclComm_t c
 ncclResult_t llane_call_CommDestroy(const struct llane_nccl *nccl, ncclComm_t comm)
 {
     llane_comm_drop(comm, 0);
-    return noted(nccl, nccl->CommDestroy(comm));
+    return llane_group_note(nccl, nccl->CommDestroy(comm));
 }
 
 /* The abort word first: NCCL's abort may wait for a stream on which our kernel spins. */
 ncclResult_t llane_call_CommAbort(const struct llane_nccl *nccl, ncclComm_t comm)
 {
     llane_comm_drop(comm, 1);
-    return noted(nccl, nccl->CommAbort(comm));
+    return llane_group_note(nccl, nccl->CommAbort(comm));
 }
 
 ncclResult_t llane_call_CommRevoke(const struct llane_nccl *nccl, ncclComm_t comm, int flags)
@@ -328,5 +316,5 @@ ncclResult_t llane_call_CommRevoke(const struct llane_nccl *nccl, ncclComm_t com
     if (flags == 0) {
         retire(comm, 1);
     }
-    return noted(nccl, nccl->CommRevoke(comm, flags));
+    return llane_group_note(nccl, nccl->CommRevoke(comm, flags));
 }

@@ -197,7 +197,7 @@ static void enter_in_order(struct llane_comm *comm)
 
 static void wait_for_lanes(struct group *g, ncclResult_t result)
 {
-    if (g->n_awaited && (result == ncclSuccess || result == ncclInProgress)) {
+    if (g->n_awaited && !llane_is_refused(result)) {
         llane_setup_wait(g->awaited, g->n_awaited);
         for (size_t i = 0; i < g->n_awaited; i++) {
             enter_in_order(g->awaited[i]);
@@ -299,6 +299,14 @@ static ncclResult_t fail_and_end(struct group *g)
     }
     ncclResult_t result = g->nccl->GroupEnd();
     return g->nccl_knows && result != ncclSuccess ? result : g->error;
+}
+
+ncclResult_t llane_group_note(const struct llane_nccl *nccl, ncclResult_t result)
+{
+    if (llane_is_refused(result)) {
+        llane_group_fail(nccl, result, LLANE_REFUSED_BY_NCCL);
+    }
+    return result;
 }
 
 ncclResult_t llane_group_end(const struct llane_nccl *nccl)

@@ -54,6 +54,15 @@ int llane_group_count(struct llane_comm *comm);
 /* The group ended without launching anything (ncclGroupSimulateEnd). */
 void llane_group_drop(const struct llane_nccl *nccl);
 
+/* NCCL will not do it. */
+static inline int llane_is_refused(ncclResult_t result)
+{
+    return result != ncclSuccess && result != ncclInProgress;
+}
+
+/* Returns NCCL's answer, which fails the group if one is open. */
+ncclResult_t llane_group_note(const struct llane_nccl *nccl, ncclResult_t result);
+
 /* The whole of ncclGroupEnd. */
 ncclResult_t llane_group_end(const struct llane_nccl *nccl);
 

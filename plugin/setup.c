@@ -542,13 +542,6 @@ void llane_setup_start(struct llane_comm *comm)
     }
 }
 
-static int64_t now_ms(void)
-{
-    struct timespec ts;
-    clock_gettime(CLOCK_MONOTONIC, &ts);
-    return (int64_t)ts.tv_sec * 1000 + ts.tv_nsec / 1000000;
-}
-
 /* This rank's user thread waits: S may be chosen without another call of its. 1 once done. */
 static int stand_by(struct llane_comm *comm)
 {
@@ -564,7 +557,7 @@ static int stand_by(struct llane_comm *comm)
 
 void llane_setup_wait(struct llane_comm *const *comms, size_t n)
 {
-    int64_t deadline = now_ms() + (int64_t)llane_config()->wait_timeout_ms;
+    int64_t deadline = llane_now_ms() + (int64_t)llane_config()->wait_timeout_ms;
     struct llane_backoff backoff = {0};
     size_t n_settled = 0;
     char *has_stood_by = calloc(n, 1);
@@ -574,7 +567,7 @@ void llane_setup_wait(struct llane_comm *const *comms, size_t n)
             has_stood_by[i] = has_stood_by[i] || stand_by(comms[i]);
             n_settled += atomic_load_explicit(&comms[i]->is_settled, memory_order_acquire) != 0;
         }
-        if (n_settled < n && now_ms() > deadline) {
+        if (n_settled < n && llane_now_ms() > deadline) {
             LLANE_WARN("rank %d: LLANE_WAIT: no verdict within %" PRIu64
                        " ms: not all ranks have come with their first all-reduce; NCCL carries on",
                        comms[0]->rank, llane_config()->wait_timeout_ms);
@@ -596,9 +589,10 @@ void llane_setup_end_all(void)
 {
     atomic_store_explicit(&is_leaving, 1, memory_order_relaxed);
     llane_comm_for_all(cancel);
-    int64_t deadline = now_ms() + 1000;
+    int64_t deadline = llane_now_ms() + 1000;
     struct llane_backoff backoff = {0};
-    while (atomic_load_explicit(&n_threads_running, memory_order_acquire) && now_ms() < deadline) {
+    while (atomic_load_explicit(&n_threads_running, memory_order_acquire) &&
+           llane_now_ms() < deadline) {
         llane_backoff_sleep(&backoff);
     }
 }

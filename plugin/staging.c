@@ -6,6 +6,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "backoff.h"
 #include "config.h"
 #include "err.h"
 
@@ -63,16 +64,9 @@ int llane_staging_arm(struct llane_staging *staging, uint32_t n_ranks,
     return err ? err : llane_gpu_stream_synchronize(stream);
 }
 
-static int64_t now_ms(void)
-{
-    struct timespec ts;
-    clock_gettime(CLOCK_MONOTONIC, &ts);
-    return (int64_t)ts.tv_sec * 1000 + ts.tv_nsec / 1000000;
-}
-
 static struct llane_staging *exhume(int device, uint64_t bytes)
 {
-    int64_t now = now_ms();
+    int64_t now = llane_now_ms();
     pthread_mutex_lock(&lock);
     struct llane_staging **link = &graveyard, *found = NULL;
     while (*link && !found) {
@@ -188,8 +182,9 @@ void llane_staging_bury(struct llane_staging *s, enum llane_staging_end end)
     if (!s || end == LLANE_STAGING_TAINTED) {
         return; /* kept, not listed */
     }
-    s->rests_until_ms =
-        end == LLANE_STAGING_PROBED ? now_ms() + 2 * (int64_t)llane_config()->probe_timeout_ms : 0;
+    s->rests_until_ms = end == LLANE_STAGING_PROBED
+                            ? llane_now_ms() + 2 * (int64_t)llane_config()->probe_timeout_ms
+                            : 0;
     pthread_mutex_lock(&lock);
     s->next = graveyard;
     graveyard = s;
