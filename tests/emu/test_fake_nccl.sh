@@ -156,7 +156,8 @@ check "a profiler plugin without tables is loaded, looked into and closed" \
     "$(record 2.28.9 NCCL_PROFILER_PLUGIN=blank | grep 'sym ncclProf\|close\|unloaded')"
 
 # ---- ranks as processes ----
-left_over() { find /dev/shm -maxdepth 1 -name 'llane-fake-nccl-*' | wc -l; }
+export FAKE_NCCL_SHM_TAG=$$ # other tests run beside this one
+left_over() { find /dev/shm -maxdepth 1 -name "llane-fake-nccl-$$-*" | wc -l; }
 run() { # run NAME prog_ranks-arguments...
     local name=$1
     shift

@@ -264,6 +264,22 @@ FAKE_API(ncclResult_t, CommSplit,
     return fake_group_finish(begin_split(parent, color, key, comm, config));
 }
 
+/* How often this set was shrunk to before: alike on all of its ranks, whatever else each has shrunk. */
+static uint64_t count_shrink(struct ncclComm *parent, uint64_t set)
+{
+    int i = 0;
+    pthread_mutex_lock(&parent->lock);
+    while (i < parent->n_shrunk_sets && parent->shrunk_sets[i].set != set)
+        i++;
+    if (i == FAKE_SHRUNK_SETS)
+        abort();
+    if (i == parent->n_shrunk_sets)
+        parent->shrunk_sets[parent->n_shrunk_sets++].set = set;
+    uint64_t n = parent->shrunk_sets[i].n++;
+    pthread_mutex_unlock(&parent->lock);
+    return n;
+}
+
 static ncclResult_t begin_shrink(ncclComm_t parent, const int *excluded, int n_excluded,
                                  ncclComm_t *comm_out, const ncclConfig_t *config, int flags)
 {
@@ -295,9 +311,7 @@ static ncclResult_t begin_shrink(ncclComm_t parent, const int *excluded, int n_e
         job->key += !is_out[r] && r < parent->rank;
         job->id = mix(job->id, is_out[r]);
     }
-    pthread_mutex_lock(&parent->lock);
-    job->id = mix(job->id, parent->n_shrinks[job->id % 64]++);
-    pthread_mutex_unlock(&parent->lock);
+    job->id = mix(job->id, count_shrink(parent, job->id));
     fake_group_add_job(job);
     *comm_out = comm;
     return ncclSuccess;

@@ -29,7 +29,7 @@
     FAKE_EXPORT type nccl##name params __attribute__((weak, alias("pnccl" #name)));                \
     FAKE_EXPORT type pnccl##name params
 
-enum { FAKE_CAPTURES = 4 };
+enum { FAKE_CAPTURES = 4, FAKE_SHRUNK_SETS = 64 };
 enum { FAKE_MAX_RANKS = 64, FAKE_N_TYPES = 12, FAKE_MAX_USER_OPS = 64 };
 
 /* Polling another process: give the core away, then sleep shortly. */
@@ -184,7 +184,10 @@ struct ncclComm {
     pthread_mutex_t lock;
     pthread_cond_t turn;
     uint64_t n_exchanges_issued, n_exchanges_done, n_children;
-    uint64_t n_shrinks[64]; /* by a hash of who is out: only the others count */
+    struct {
+        uint64_t set, n;
+    } shrunk_sets[FAKE_SHRUNK_SETS]; /* who was left, and how often */
+    int n_shrunk_sets;
     struct fake_user_op user_ops[FAKE_MAX_USER_OPS];
     /* stream.c, under `lock` */
     struct CUevent_st *order, *join;

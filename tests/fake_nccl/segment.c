@@ -118,7 +118,9 @@ ncclResult_t fake_segment_join(uint64_t id, int rank, int n_ranks, const atomic_
 {
     fake_shm_sweep();
     char name[64];
-    snprintf(name, sizeof(name), "/" FAKE_SHM_PREFIX "%016llx", (unsigned long long)id);
+    const char *tag = getenv("FAKE_NCCL_SHM_TAG"); /* a test's own, to tell what it left */
+    snprintf(name, sizeof(name), "/" FAKE_SHM_PREFIX "%.20s-%016llx", tag ? tag : "",
+             (unsigned long long)id);
     struct fake_segment s = {.rank = rank, .n_ranks = n_ranks, .bytes = size_of(n_ranks)};
     ncclResult_t result = ncclSystemError;
     s.fd = open_locked(name, rank, abort);
