@@ -1,0 +1,70 @@
+/*
+ * setup_steps: what one rank does to give its communicator a lane: the steps on the board, each local
+ * work and then a vote. setup_steps.c: who is where, configuration, kernels, geometry;
+ * setup_memory.c: memory, and proof that what one rank writes another one reads.
+ *
+ * Owns: one set-up's state, a struct llane_setup. Threads: set-up's helper thread, to which the struct
+ * belongs. Blocking: until all ranks have voted, or the communicator ends.
+ * Errors: the reason why there is no lane, the same on all ranks once it was voted on; what fails
+ * on this rank is logged here, once.
+ */
+#ifndef LLANE_SETUP_STEPS_H
+#define LLANE_SETUP_STEPS_H
+
+#include "comm.h"
+#include "peers.h"
+
+/* Steps on the board after arrival; each ends with a verdict that all ranks read. */
+enum { LLANE_SETUP_RESOURCES = LLANE_BOARD_ARRIVAL + 1, LLANE_SETUP_PEERS, LLANE_SETUP_PROBE };
+
+/* What a rank tells with its arrival. */
+struct llane_setup_identity {
+    struct llane_gpu_identity gpu;
+    struct llane_route_limits limits; /* the configuration in it; rank 0's holds */
+    int32_t max_ctas;                 /* 0: no limit */
+    int32_t has_checks,
+        has_context; /* NCCL checks arguments; the caller's context is not primary */
+};
+
+/* What it tells with its vote on LLANE_SETUP_RESOURCES. */
+struct llane_setup_resources {
+    struct llane_remote_memory memory;
+    uint64_t nonce; /* rank 0's is the probe's */
+    uint32_t blocks_per_sm;
+};
+
+struct llane_setup {
+    struct llane_comm *comm;
+    struct llane_board *board;
+    struct CUstream_st *stream;
+    struct llane_lane *lane;
+    enum llane_inactive_reason readiness; /* of this rank's GPU */
+    struct llane_setup_identity identity[LLANE_MAX_RANKS];
+    struct llane_setup_resources resources[LLANE_MAX_RANKS];
+    uint8_t *bases[LLANE_MAX_RANKS];
+    uint64_t slot_bytes[LLANE_N_PACKETS];
+};
+
+/* All steps; NONE: the lane is proven on all ranks. */
+enum llane_inactive_reason llane_setup_run_steps(struct llane_setup *s);
+
+/* Ranks whose GPU is that of `rank`, this one included. */
+uint32_t llane_setup_ranks_on_gpu_of(const struct llane_setup *s, int rank);
+
+/* Votes, waits for the verdict and returns its reason, the same on every rank. */
+enum llane_inactive_reason llane_setup_conclude(struct llane_setup *s, int step,
+                                                enum llane_inactive_reason mine, const void *record,
+                                                size_t record_bytes);
+
+/* ---- setup_memory.c ---- */
+
+/* Memory for the lane, and in *mine what the others need to know of it. */
+enum llane_inactive_reason llane_setup_take_staging(struct llane_setup *s,
+                                                    struct llane_setup_resources *mine);
+/* Peers' memory mapped, or `reason` told; one verdict. */
+enum llane_inactive_reason llane_setup_map_peers(struct llane_setup *s,
+                                                 enum llane_inactive_reason reason);
+/* What is written arrives; slots are armed and the lane's arguments complete; one verdict. */
+enum llane_inactive_reason llane_setup_prove(struct llane_setup *s);
+
+#endif
