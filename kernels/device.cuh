@@ -20,12 +20,6 @@
 #define LLANE_UNROLL
 #define LLANE_NO_UNROLL
 
-LLANE_DEVICE void llane_load16_if(bool is_wanted, const void *from, uint64_t *low, uint64_t *high)
-{
-    if (is_wanted)
-        llane_load16(from, low, high);
-}
-
 /* As llane_store16, one half. */
 LLANE_DEVICE void llane_store8(void *to, uint64_t value)
 {
@@ -107,20 +101,6 @@ LLANE_DEVICE void llane_store16(void *to, uint64_t low, uint64_t high)
 LLANE_DEVICE void llane_store8(void *to, uint64_t value)
 {
     asm volatile("st.relaxed.sys.global.b64 [%0], %1;" ::"l"(to), "l"(value) : "memory");
-}
-
-/* llane_load16 if is_wanted, else leaves *low and *high alone; without a branch, so that the loads
- * of a poll round fly together. Pairs as llane_load16. */
-LLANE_DEVICE void llane_load16_if(bool is_wanted, const void *from, uint64_t *low, uint64_t *high)
-{
-    asm volatile("{\n"
-                 ".reg .pred wanted;\n"
-                 "setp.ne.u32 wanted, %3, 0;\n"
-                 "@wanted ld.relaxed.sys.global.v2.b64 {%0, %1}, [%2];\n"
-                 "}"
-                 : "+l"(*low), "+l"(*high)
-                 : "l"(from), "r"((uint32_t)is_wanted)
-                 : "memory");
 }
 
 /* Pairs with llane_store16 in the kernel of the rank that fills the slot. */

@@ -118,13 +118,18 @@ LLANE_DEVICE bool llane_gather(ADDRESS at, uint32_t missing, uint32_t op,
         low[i] = high[i] = 0;
     while (missing != 0) {
         for (uint32_t spins = poll->spins_per_look; spins > 0 && missing != 0; spins--) {
+            uint32_t late = 0;
+
             LLANE_UNROLL
             for (int i = 0; i < N; i++)
-                /* Pairs with P::store at the source, or with nothing yet. */
-                llane_load16_if((missing & 1u << i) != 0, at(i), &low[i], &high[i]);
+                /* Pairs with P::store at the source, or with nothing yet. Plain ifs: the compiler makes
+                 * predicates of them, and all loads of a round fly together. */
+                if (missing & 1u << i)
+                    llane_load16(at(i), &low[i], &high[i]);
             LLANE_UNROLL
             for (int i = 0; i < N; i++)
-                missing &= P::is_here(low[i], high[i], op) ? ~(1u << i) : ~0u;
+                late |= P::is_here(low[i], high[i], op) ? 0 : 1u << i;
+            missing &= late;
             if (missing != 0)
                 llane_poll_pause();
         }
