@@ -1,4 +1,4 @@
-/* The data calls and groups; creation and ends are in calls_comm.c. */
+/* The data calls and groups; creation and ends are in calls_comm.c and calls_end.c. */
 #include "calls.h"
 
 #include <inttypes.h>
@@ -11,150 +11,19 @@
 #include "group.h"
 #include "key.h"
 #include "log.h"
+#include "place.h"
 #include "setup.h"
 #include "stats.h"
 #include "tuner_contexts.h"
 
-/* ---- the order of a communicator's operations ---- */
-
-/* A dead lane stays dead: results of overlapping or aborted operations are undefined. The lock is
- * held. */
-static ncclResult_t dead_result(struct llane_comm *comm, uint32_t dead)
-{
-    if (!comm->is_dead_logged) {
-        comm->is_dead_logged = 1;
-        LLANE_WARN("rank %d: the lane is dead: %s", comm->rank,
-                   dead == LLANE_DEAD_OVERLAP
-                       ? "operations of one communicator ran at the same time (graphs replayed "
-                         "together, or a stream order that the program removed)"
-                       : "an operation was aborted");
-    }
-    return dead == LLANE_DEAD_OVERLAP ? ncclInvalidUsage : ncclInternalError;
-}
-
-/*
- * May an operation of this communicator be launched? A dead lane's error stays; NCCL's own is NCCL's
- * to report, and while it is still at a call of a non-blocking communicator it takes no other. What
- * it has launched since is entered in the order. The lock is held.
- */
-static ncclResult_t check_ready(struct llane_comm *comm, struct llane_lane *lane)
-{
-    uint32_t dead = llane_comm_live_lane(comm) ? llane_lane_dead(lane) : LLANE_DEAD_NOT;
-    if (dead) {
-        return dead_result(comm, dead);
-    }
-    ncclResult_t state = ncclSuccess;
-    ncclResult_t result = comm->nccl->CommGetAsyncError(comm->handle, &state);
-    if (result != ncclSuccess || state == ncclInProgress) {
-        return ncclInvalidArgument;
-    }
-    if (state == ncclSuccess && comm->is_pending) {
-        comm->is_pending = 0;
-        return llane_lane_order_after(lane, comm->pending_stream) ? ncclUnhandledCudaError
-                                                                  : ncclSuccess;
-    }
-    return state;
-}
-
-/* A call that NCCL carries, and the communicator among whose operations it has its place. */
-struct place {
-    const struct llane_nccl *nccl;
-    struct llane_comm *comm; /* held; NULL: there is no order to keep */
-    cudaStream_t stream;
-};
-
-/* Held, or NULL: there is no order to keep. LLANE_WAIT: the first all-reduce may be the lane's. */
-static struct llane_comm *find_ordered(const struct llane_nccl *nccl, ncclComm_t handle)
-{
-    return llane_config()->wait       ? llane_comm_acquire_or_add(nccl, handle)
-           : llane_comm_any_ordered() ? llane_comm_acquire(handle)
-                                      : NULL;
-}
-
-static void note_unordered(struct llane_comm *comm, cudaStream_t stream)
-{
-    pthread_mutex_lock(&comm->lock);
-    comm->unordered_stream = stream;
-    comm->has_unordered = 1;
-    pthread_mutex_unlock(&comm->lock);
-}
-
-/* Before the call. An error: do not make it. */
-static ncclResult_t place_take(struct place *place, const struct llane_nccl *nccl,
-                               ncclComm_t handle, cudaStream_t stream)
-{
-    *place = (struct place){.nccl = nccl, .stream = stream};
-    struct llane_comm *comm = find_ordered(nccl, handle);
-    if (comm && comm->shares_with) {
-        llane_comm_hold(comm->shares_with);
-        llane_comm_release(comm);
-        comm = comm->shares_with;
-    }
-    struct llane_lane *lane = comm && comm->nccl == nccl ? llane_comm_ordered_lane(comm) : NULL;
-    if (!lane) {
-        if (comm) {
-            note_unordered(comm, stream);
-            llane_comm_release(comm);
-        }
-        return ncclSuccess;
-    }
-    pthread_mutex_lock(&comm->lock);
-    ncclResult_t result = check_ready(comm, lane);
-    if (result == ncclSuccess && !llane_group_is_open(nccl) &&
-        llane_lane_order_before(lane, stream)) {
-        result = ncclUnhandledCudaError;
-    }
-    pthread_mutex_unlock(&comm->lock);
-    if (result == ncclSuccess) {
-        place->comm = comm;
-    } else {
-        llane_comm_release(comm);
-        llane_group_fail(nccl, result, LLANE_REFUSED_BY_LLANE);
-    }
-    return result;
-}
-
-/* After the call, whose result becomes this one's. */
-static ncclResult_t place_leave(struct place *place, ncclResult_t result)
-{
-    struct llane_comm *comm = place->comm;
-    int err = 0;
-    llane_group_note(place->nccl, result);
-    if (!comm) {
-        return result;
-    }
-    if (llane_is_refused(result)) {
-        err = 0;
-    } else if (llane_group_is_open(place->nccl)) {
-        const struct llane_operation operation = {.stream = place->stream};
-        err = llane_group_add(comm, &operation, LLANE_GROUP_NCCL);
-        if (err) {
-            llane_group_fail(place->nccl, ncclInvalidUsage, LLANE_REFUSED_BY_LLANE);
-        }
-    } else {
-        pthread_mutex_lock(&comm->lock);
-        struct llane_lane *lane = llane_comm_ordered_lane(comm);
-        if (result == ncclInProgress) {
-            comm->is_pending = 1;
-            comm->pending_stream = place->stream;
-        } else if (lane) {
-            err = llane_lane_order_after(lane, place->stream);
-        }
-        pthread_mutex_unlock(&comm->lock);
-    }
-    llane_comm_release(comm);
-    if (err && result == ncclSuccess) {
-        return err == LLANE_EINVAL ? ncclInvalidUsage : ncclUnhandledCudaError;
-    }
-    return result;
-}
+/* ---- what NCCL always carries ---- */
 
 #define ORDERED(name, since, params, args)                                                         \
     ncclResult_t llane_call_##name(const struct llane_nccl *nccl, LLANE_LIST params)               \
     {                                                                                              \
-        struct place place;                                                                        \
-        ncclResult_t result = place_take(&place, nccl, comm, stream);                              \
-        return result == ncclSuccess ? place_leave(&place, nccl->name args) : result;              \
+        struct llane_place place;                                                                  \
+        ncclResult_t result = llane_place_take(&place, nccl, comm, stream);                        \
+        return result == ncclSuccess ? llane_place_leave(&place, nccl->name args) : result;        \
     }
 LLANE_NCCL_ORDERED(ORDERED)
 
@@ -246,7 +115,7 @@ static enum llane_route route_call(struct llane_comm *comm, const struct llane_o
 static ncclResult_t carry(struct llane_comm *comm, const struct llane_operation *operation)
 {
     struct llane_lane *lane = atomic_load_explicit(&comm->lane, memory_order_acquire);
-    ncclResult_t result = check_ready(comm, lane);
+    ncclResult_t result = llane_place_check(comm, lane);
     if (result == ncclSuccess && llane_group_is_open(comm->nccl)) {
         int err = llane_group_add(comm, operation, LLANE_GROUP_LANE);
         result = !err ? ncclSuccess : err == LLANE_EINVAL ? ncclInvalidUsage : ncclSystemError;
@@ -264,11 +133,11 @@ static ncclResult_t carry(struct llane_comm *comm, const struct llane_operation 
 static ncclResult_t to_nccl(const struct llane_nccl *nccl, ncclComm_t comm,
                             const struct llane_operation *o)
 {
-    struct place place;
-    ncclResult_t result = place_take(&place, nccl, comm, o->stream);
+    struct llane_place place;
+    ncclResult_t result = llane_place_take(&place, nccl, comm, o->stream);
     return result == ncclSuccess
-               ? place_leave(&place, nccl->AllReduce(o->in, o->out, o->count, o->datatype, o->op,
-                                                     comm, o->stream))
+               ? llane_place_leave(&place, nccl->AllReduce(o->in, o->out, o->count, o->datatype,
+                                                           o->op, comm, o->stream))
                : result;
 }
 
@@ -369,11 +238,12 @@ ncclResult_t llane_call_AllReduceConfig(const struct llane_nccl *nccl, const voi
     if (!config) {
         return llane_call_AllReduce(nccl, sendbuff, recvbuff, count, datatype, op, comm, stream);
     }
-    struct place place;
-    ncclResult_t result = place_take(&place, nccl, comm, stream);
+    struct llane_place place;
+    ncclResult_t result = llane_place_take(&place, nccl, comm, stream);
     return result == ncclSuccess
-               ? place_leave(&place, nccl->AllReduceConfig(sendbuff, recvbuff, count, datatype, op,
-                                                           comm, stream, config))
+               ? llane_place_leave(&place,
+                                   nccl->AllReduceConfig(sendbuff, recvbuff, count, datatype, op,
+                                                         comm, stream, config))
                : result;
 }
 
@@ -422,7 +292,7 @@ ncclResult_t llane_call_CommGetAsyncError(const struct llane_nccl *nccl, ncclCom
     uint32_t dead = lane ? llane_lane_dead(lane) : 0;
     if (dead && (*error == ncclSuccess || *error == ncclInProgress)) {
         pthread_mutex_lock(&comm->lock);
-        *error = dead_result(comm, dead);
+        *error = llane_place_dead_result(comm, dead);
         pthread_mutex_unlock(&comm->lock);
     }
     llane_comm_release(comm);
