@@ -5,6 +5,7 @@
 #include <malloc.h>
 #include <string.h>
 
+#include "backoff.h"
 #include "comm.h"
 #include "config.h"
 #include "err.h"
@@ -69,6 +70,7 @@ static void meet(struct llane_comm *comm)
         return;
     }
     atomic_store_explicit(&comm->state, LLANE_COMM_SETTING_UP, memory_order_relaxed);
+    comm->setup_start_ms = llane_now_ms();
     llane_setup_start(comm);
 }
 
@@ -172,6 +174,13 @@ static void log_call(const struct llane_comm *comm, const struct llane_operation
                is_inactive ? llane_inactive_text(comm->inactive_reason) : "");
 }
 
+static void count_error(struct llane_comm *comm)
+{
+    pthread_mutex_lock(&comm->lock);
+    comm->stats.n_errors++;
+    pthread_mutex_unlock(&comm->lock);
+}
+
 /* The communicator is known, and of this libnccl. */
 static ncclResult_t all_reduce(struct llane_comm *comm, ncclComm_t handle,
                                const struct llane_operation *operation)
@@ -193,12 +202,16 @@ static ncclResult_t all_reduce(struct llane_comm *comm, ncclComm_t handle,
     if (route == LLANE_ROUTE_LANE) {
         result = carry(comm, operation);
     }
-    llane_stats_count(comm, route, bytes);
+    llane_stats_count(&comm->stats, route, bytes);
+    comm->stats.n_errors += route == LLANE_ROUTE_LANE && result != ncclSuccess;
     pthread_mutex_unlock(&comm->lock);
     if (route == LLANE_ROUTE_LANE) {
         return result;
     }
     result = to_nccl(comm->nccl, handle, operation);
+    if (llane_is_refused(result)) {
+        count_error(comm);
+    }
     /* Refused, its number is the next one's, as on ranks that never made the call. In a group that
      * waits for the group's end: it will fail, with all that is in it. */
     if (llane_is_refused(result) && !llane_group_is_open(comm->nccl)) {

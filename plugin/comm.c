@@ -355,7 +355,7 @@ void llane_comm_drop(ncclComm_t handle, int is_abort)
     }
     pthread_mutex_unlock(&table_lock);
     if (comm) {
-        llane_stats_print_if_asked(comm);
+        llane_stats_end(comm);
         llane_comm_retire(comm, is_abort);
         llane_comm_release(comm);
     }

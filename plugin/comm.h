@@ -21,6 +21,7 @@
 #include "lane.h"
 #include "real_nccl.h"
 #include "route.h"
+#include "stats.h"
 #include "switch.h"
 
 enum llane_comm_state {
@@ -117,9 +118,9 @@ struct llane_comm {
     _Atomic int cancel;     /* the communicator ended: the set-up thread leaves */
     _Atomic int is_settled; /* the set-up thread has no more to do: LIVE or INACTIVE is decided */
 
-    struct {
-        uint64_t calls, bytes;
-    } stats[LLANE_N_ROUTES];
+    struct llane_stats stats;
+    int64_t setup_start_ms;
+    _Atomic int64_t setup_ms; /* from the first all-reduce to the verdict; by the set-up thread */
 
     struct llane_comm *next_in_all; /* list of all, for exit */
 };

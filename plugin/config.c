@@ -44,9 +44,9 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 extern char **environ;
 
-static uint64_t *field_of(struct llane_config *config, const struct row *row)
+static void *field_of(struct llane_config *config, const struct row *row)
 {
-    return (uint64_t *)((char *)config + row->offset);
+    return (char *)config + row->offset;
 }
 
 /* A set-uid process gets no settings from whoever started it. */
@@ -135,8 +135,8 @@ static void format_value(const struct row *row, uint64_t value, char *text, size
 static void format_range(const struct row *row, char *text, size_t bytes)
 {
     char min[32], max[32];
-    if (row->kind == LLANE_KIND_WORD) {
-        snprintf(text, bytes, "one of: %s", row->words);
+    if (row->kind == LLANE_KIND_WORD || row->kind == LLANE_KIND_TEXT) {
+        snprintf(text, bytes, "%s%s", row->kind == LLANE_KIND_WORD ? "one of: " : "", row->words);
         return;
     }
     format_value(row, row->min, min, sizeof min);
@@ -206,24 +206,34 @@ static void warn_about_unknown_names(void)
     }
 }
 
+/* A copy: the program may change its environment. */
+static void read_text(const struct row *row, const char *text)
+{
+    *(const char **)field_of(&the_config, row) = text && text[0] ? strdup(text) : NULL;
+}
+
+static void read_number(const struct row *row, const char *text)
+{
+    uint64_t *field = field_of(&the_config, row);
+    *field = row->def;
+    if (text && text[0] &&
+        llane_config_parse(row->kind, text, row->min, row->max, row->words, field)) {
+        char accepts[128], def[32];
+        format_range(row, accepts, sizeof accepts);
+        format_value(row, row->def, def, sizeof def);
+        LLANE_WARN("%s=%s is not accepted: it takes %s; %s is used", row->variable, text, accepts,
+                   def);
+    }
+}
+
 static void parse_all(void)
 {
     for (int i = 0; i < N_ROWS; i++) {
-        *field_of(&the_config, &rows[i]) = rows[i].def;
-    }
-    for (int i = 0; i < N_ROWS; i++) {
-        const struct row *row = &rows[i];
-        const char *text = read_env(row->variable);
-        if (!text || !text[0]) {
-            continue;
-        }
-        if (llane_config_parse(row->kind, text, row->min, row->max, row->words,
-                               field_of(&the_config, row))) {
-            char accepts[128], def[32];
-            format_range(row, accepts, sizeof accepts);
-            format_value(row, row->def, def, sizeof def);
-            LLANE_WARN("%s=%s is not accepted: it takes %s; %s is used", row->variable, text,
-                       accepts, def);
+        const char *text = read_env(rows[i].variable);
+        if (rows[i].kind == LLANE_KIND_TEXT) {
+            read_text(&rows[i], text);
+        } else {
+            read_number(&rows[i], text);
         }
     }
     warn_about_unknown_names();
@@ -288,7 +298,11 @@ void llane_config_write_doc(FILE *file)
     for (int i = 0; i < N_ROWS; i++) {
         char accepts[128], def[32];
         format_range(&rows[i], accepts, sizeof accepts);
-        format_value(&rows[i], rows[i].def, def, sizeof def);
+        if (rows[i].kind == LLANE_KIND_TEXT) {
+            snprintf(def, sizeof def, "unset");
+        } else {
+            format_value(&rows[i], rows[i].def, def, sizeof def);
+        }
         fprintf(file, "| `%s` | %s | %s | %s |\n", rows[i].variable, accepts, def, rows[i].doc);
     }
 }

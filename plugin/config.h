@@ -13,8 +13,13 @@
 
 #include "config_table.h"
 
+#define LLANE_FIELD_BOOL uint64_t
+#define LLANE_FIELD_INT uint64_t
+#define LLANE_FIELD_SIZE uint64_t
+#define LLANE_FIELD_WORD uint64_t
+#define LLANE_FIELD_TEXT const char *
 struct llane_config {
-#define LLANE_FIELD(field, variable, kind, def, min, max, words, doc) uint64_t field;
+#define LLANE_FIELD(field, variable, kind, def, min, max, words, doc) LLANE_FIELD_##kind field;
     LLANE_CONFIG(LLANE_FIELD)
 #undef LLANE_FIELD
 };
@@ -43,7 +48,13 @@ int llane_config_is_preloaded(const char *name);
  * Parses one value of a table row's kind; 0 or LLANE_EINVAL. words: names divided by spaces, for
  * WORD. For the parser and its tests.
  */
-enum llane_config_kind { LLANE_KIND_BOOL, LLANE_KIND_INT, LLANE_KIND_SIZE, LLANE_KIND_WORD };
+enum llane_config_kind {
+    LLANE_KIND_BOOL,
+    LLANE_KIND_INT,
+    LLANE_KIND_SIZE,
+    LLANE_KIND_WORD,
+    LLANE_KIND_TEXT, /* not for llane_config_parse: any text is taken */
+};
 int llane_config_parse(enum llane_config_kind kind, const char *text, uint64_t min, uint64_t max,
                        const char *words, uint64_t *out);
 

@@ -4,7 +4,8 @@
  *
  * X(field, NAME, kind, default, minimum, maximum, words, doc): the variable is LLANE_NAME.
  * Kinds: BOOL (0 or 1), INT, SIZE (bytes; K, M and G are powers of 1024), WORD (one of words; the
- * value is its place among them). Field names end in their unit.
+ * value is its place among them), TEXT (NULL where unset or empty; words says what it takes). Field
+ * names end in their unit.
  */
 #ifndef LLANE_CONFIG_TABLE_H
 #define LLANE_CONFIG_TABLE_H
@@ -45,7 +46,9 @@
     X(graph_order, GRAPH_ORDER, BOOL, 1, 0, 1, "",                                                 \
       "0: captured all-reduces are not ordered against eager ones and other graphs of their "      \
       "communicator, which saves two nodes a graph. For programs that use one stream.")            \
-    X(stats, STATS, BOOL, 0, 0, 1, "",                                                             \
-      "1: prints calls per communicator by route and reason to stderr at exit.")
+    X(stats, STATS, TEXT, 0, 0, 0, "1 or FILE",                                                    \
+      "Calls and bytes per communicator by size, route and reason. 1: to stderr as communicators " \
+      "end. FILE: there, when the process ends, as JSON if its name ends in .json; %p, %r and %h " \
+      "become the process's id, its rank and the host's name.")
 
 #endif

@@ -37,7 +37,12 @@ static int launch(struct llane_lane *lane, const struct llane_operation *operati
         .chain = llane_order_chain(&lane->order),
     };
     err = llane_gpu_launch(&request);
-    return err ? err : llane_order_after(&lane->order, operation->stream);
+    if (err) {
+        return err;
+    }
+    uint64_t bytes = operation->count * llane_route_type_bytes(operation->datatype);
+    lane->n_launched[llane_size_bucket(bytes)][plan.algorithm][plan.packet]++;
+    return llane_order_after(&lane->order, operation->stream);
 }
 
 /* The lane's device becomes current; what was comes back in previous_out. */

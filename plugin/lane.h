@@ -12,6 +12,7 @@
 #include "nccl_abi.h"
 #include "order.h"
 #include "route.h"
+#include "sizes.h"
 #include "staging.h"
 
 /* A look at the abort word crosses PCIe: seldom enough to cost nothing, often enough for an abort to
@@ -24,6 +25,7 @@ struct llane_lane {
     struct llane_all_reduce_args
         args[LLANE_N_PACKETS]; /* all that does not change from call to call */
     struct llane_route_limits limits;
+    uint64_t n_launched[LLANE_SIZE_BUCKETS][LLANE_N_ALGORITHMS][LLANE_N_PACKETS]; /* statistics */
     int device;
     int is_probed; /* peers may run their probes: they write to its probe area */
     int is_proven; /* the probe was agreed on: they may write to its slots */

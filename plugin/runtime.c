@@ -10,6 +10,6 @@ void llane_runtime_exit(void)
         return; /* the parent's communicators and threads are the parent's */
     }
     llane_setup_end_all();
-    llane_comm_for_all(llane_stats_print_if_asked);
-    llane_stats_print_process_if_asked();
+    llane_comm_for_all(llane_stats_end);
+    llane_stats_end_process();
 }

@@ -48,6 +48,9 @@ static void log_active(const struct llane_setup *s, const struct llane_lane *lan
 static void finish(struct llane_setup *s, enum llane_inactive_reason reason)
 {
     struct llane_comm *comm = s->comm;
+    /* Relaxed: a number of its own, for statistics. */
+    atomic_store_explicit(&comm->setup_ms, llane_now_ms() - comm->setup_start_ms,
+                          memory_order_relaxed);
     if (s->stream) {
         llane_gpu_stream_destroy(s->stream);
     }

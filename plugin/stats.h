@@ -1,22 +1,48 @@
 /*
- * stats: where a communicator's all-reduces went and why, printed to stderr when it ends or when the
- * process does, with LLANE_STATS=1.
+ * stats: where a communicator's all-reduces went and why, as LLANE_STATS asks: on stderr when it ends
+ * or when the process does, or in a file when the process does.
  *
- * Owns: nothing; the counts live in struct llane_comm, written under its lock. Blocking: stderr.
+ * Owns: the records of communicators that have ended; a living one's counts are in its struct, under
+ * its lock. Threads: any; count and count_error neither allocate nor wait. Blocking: the others, as
+ * stderr or the file system. Errors: a file that cannot be written is named on stderr.
  */
 #ifndef LLANE_STATS_H
 #define LLANE_STATS_H
 
 #include <stdint.h>
+#include <stdio.h>
 
 #include "route.h"
+#include "sizes.h"
 
 struct llane_comm;
 
-void llane_stats_count(struct llane_comm *comm, enum llane_route route, uint64_t bytes);
-void llane_stats_print_if_asked(struct llane_comm *comm);
+struct llane_stats {
+    struct {
+        uint64_t calls, bytes;
+    } routes[LLANE_SIZE_BUCKETS][LLANE_N_ROUTES];
+    uint64_t n_errors; /* calls that returned one, llane's or NCCL's */
+};
 
-/* At exit: what the process took for all its lanes together. */
-void llane_stats_print_process_if_asked(void);
+/* The communicator's lock is held. */
+void llane_stats_count(struct llane_stats *stats, enum llane_route route, uint64_t bytes);
+
+/* A communicator ends, or the process does with it alive. */
+void llane_stats_end(struct llane_comm *comm);
+
+/* After the last of them, once. */
+void llane_stats_end_process(void);
+
+/*
+ * The name of the file: %p, %r and %h in pattern become pid, rank and host; %% is one %. 0, or
+ * LLANE_EINVAL where it does not fit. For this module and its test.
+ */
+int llane_stats_file_name(const char *pattern, int rank, char *out, size_t bytes);
+
+/*
+ * write(file) becomes the whole content of the file at path, or that stays as it was: it is written
+ * beside it, where nothing else is, and renamed. 0 or LLANE_ESYS with errno.
+ */
+int llane_stats_write_file(const char *path, void (*write)(FILE *file));
 
 #endif

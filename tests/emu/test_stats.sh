@@ -1,0 +1,74 @@
+#!/bin/bash
+# Proves that LLANE_STATS counts the calls that a program made, by size, route and kernel, as text and
+# as JSON, from a program started by `llane run`. TAP.
+set -u
+build=${LLANE_BUILD:?run it through make test}
+programs=$build/tests/emu
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+n=0
+export LD_LIBRARY_PATH=$build/emu
+unset NCCL_TUNER_PLUGIN LD_PRELOAD LLANE_STATS
+
+report() { # report STATUS NAME
+    n=$((n + 1))
+    if [ "$1" = 0 ]; then
+        echo "ok $n - $2"
+    else
+        echo "not ok $n - $2"
+        tail -n 30 "$folder/out" | sed 's/^/# /'
+    fi
+}
+
+# run OPTIONS_OF_LLANE_RUN... -- PROG_RANKS_OPTIONS_AND_COMMAND...
+run() {
+    local options=()
+    while [ "$1" != -- ]; do options+=("$1") && shift; done
+    shift
+    tools/llane run --emulate "${options[@]}" -- "$programs/prog_ranks" "$@" >"$folder/out" 2>&1
+}
+
+# 3 iterations of float32 sums of 1, 4 and 1000 elements on the lane and of 70000 on NCCL, in turns.
+check() {
+    python3 - "$folder" >>"$folder/out" 2>&1 <<'PYTHON'
+import json, sys
+for rank in range(3):
+    with open(f"{sys.argv[1]}/s-{rank}.json", encoding="utf-8") as file:
+        stats = json.load(file)
+    comm, = stats["communicators"]
+    assert comm["rank"] == rank and comm["ranks"] == 3 and comm["errors"] == 0, comm
+    assert comm["inactive"] == "" and comm["setup_ms"] >= 0, comm
+    assert comm["lane"] == {"calls": 9, "bytes": 3 * (4 + 16 + 4000)}, comm
+    assert comm["nccl"] == {"calls": 3, "bytes": 3 * 280000}, comm
+    sizes = {s["up_to_bytes"]: s for s in comm["sizes"]}
+    assert sorted(sizes) == [4, 16, 4096, 524288], sizes
+    assert sizes[4]["routes"] == [{"route": "lane", "calls": 3, "bytes": 12}]
+    assert sizes[524288]["routes"] == [
+        {"route": "above LLANE_MAX_BYTES", "calls": 3, "bytes": 840000}]
+    assert sizes[524288]["kernels"] == []
+    assert sum(k["launches"] for k in sizes[4096]["kernels"]) == 3, sizes
+    assert stats["staging_bytes"] > 0
+PYTHON
+}
+run --wait --stats="$folder/s-%r.json" -- 3 "$programs/prog_allreduce" --counts 1,4,1000,70000 && check
+report $? json__calls_of_each_size_route_and_kernel__counted
+[ "$(find "$folder" -type f | wc -l)" = 4 ]
+report $? json__one_file_a_rank__and_no_other
+
+run --wait --stats --set ALGO=two-shot -- 2 "$programs/prog_allreduce" --counts 1000 --types int32 --group &&
+    [ "$(grep -Ec 'to 4K bytes, lane 2; lane not live yet 1; launched two-shot LL 2;$' "$folder/out")" = 2 ]
+report $? text__launched_kernels_of_a_group__counted
+
+run --wait --stats="$folder/all" -- 2 "$programs/prog_allreduce" --counts 5 --comms 2 --batch 2 &&
+    grep -q 'every rank writes this file' "$folder/out" &&
+    [ "$(grep -c 'llane stats: .* rank ./2 id' "$folder/all")" = 2 ]
+report $? text__one_name_for_all_ranks__warned_about_and_whole
+
+run --wait --stats="$folder/none/s" -- 2 "$programs/prog_allreduce" --counts 5 &&
+    grep -q 'LLANE_STATS=.*No such file or directory' "$folder/out"
+report $? file__cannot_be_written__program_ends_well_and_it_is_said
+
+run --stats="$folder/unused" -- 1 true
+[ ! -e "$folder/unused" ]
+report $? file__process_without_a_communicator__none
+echo "1..$n"

@@ -1,0 +1,151 @@
+/* Proves that sizes fall into the bucket that their description says, that placeholders in the file's
+ * name are replaced, and that the file comes whole or not at all and through no link. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <dirent.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "err.h"
+#include "sizes.h"
+#include "stats.h"
+
+static char folder[64];
+
+static int make_folder(void **state)
+{
+    (void)state;
+    strcpy(folder, "/tmp/test_stats.XXXXXX");
+    return mkdtemp(folder) ? chdir(folder) : -1;
+}
+
+static int remove_folder(void **state)
+{
+    char command[128];
+    (void)state;
+    snprintf(command, sizeof command, "rm -rf '%s'", folder);
+    return chdir("/") || system(command);
+}
+
+static void bucket__every_size__is_the_smallest_that_holds_it(void **state)
+{
+    (void)state;
+    for (uint64_t bytes = 0; bytes < 70000; bytes++) {
+        int expected = 0;
+        for (uint64_t most = 1; most < bytes; most *= 2) {
+            expected++;
+        }
+        assert_int_equal(llane_size_bucket(bytes), expected);
+    }
+    assert_int_equal(llane_size_bucket(1ull << 34), 34);
+    assert_int_equal(llane_size_bucket((1ull << 34) + 1), 35);
+    assert_int_equal(llane_size_bucket(UINT64_MAX), LLANE_SIZE_BUCKETS - 1);
+    assert_true(llane_size_most_bytes(LLANE_SIZE_BUCKETS - 1) == UINT64_MAX);
+}
+
+static void file_name__placeholders__are_replaced(void **state)
+{
+    (void)state;
+    char name[256], expected[512], host[128];
+    gethostname(host, sizeof host);
+    assert_int_equal(llane_stats_file_name("a%r-%p-%h%%%x%", 7, name, sizeof name), 0);
+    snprintf(expected, sizeof expected, "a7-%d-%s%%%%x%%", (int)getpid(), host);
+    assert_string_equal(name, expected);
+}
+
+static void file_name__too_long__is_refused(void **state)
+{
+    (void)state;
+    char name[8];
+    assert_int_equal(llane_stats_file_name("1234567", 0, name, sizeof name), 0);
+    assert_int_equal(llane_stats_file_name("12345678", 0, name, sizeof name), LLANE_EINVAL);
+    assert_int_equal(llane_stats_file_name("123456%r", 10, name, sizeof name), LLANE_EINVAL);
+    assert_int_equal(llane_stats_file_name("", 0, name, sizeof name), LLANE_EINVAL);
+}
+
+static void write_word(FILE *file)
+{
+    fputs("word", file);
+}
+
+static void read_file(const char *path, char *text, size_t bytes)
+{
+    FILE *file = fopen(path, "r");
+    assert_non_null(file);
+    text[fread(text, 1, bytes - 1, file)] = '\0';
+    fclose(file);
+}
+
+static int n_files(void)
+{
+    int n = 0;
+    DIR *all = opendir(folder);
+    while (readdir(all)) {
+        n++;
+    }
+    closedir(all);
+    return n - 2;
+}
+
+static void write_file__an_older_one_there__is_replaced_and_nothing_else_left(void **state)
+{
+    (void)state;
+    char text[64];
+    FILE *older = fopen("file", "w");
+    fputs("something longer", older);
+    fclose(older);
+    assert_int_equal(llane_stats_write_file("file", write_word), 0);
+    read_file("file", text, sizeof text);
+    assert_string_equal(text, "word");
+    assert_int_equal(n_files(), 1);
+}
+
+static void write_file__a_link_stands_there__what_it_names_is_untouched(void **state)
+{
+    (void)state;
+    char text[64];
+    FILE *victim = fopen("victim", "w");
+    fputs("precious", victim);
+    fclose(victim);
+    unlink("file");
+    assert_int_equal(symlink("victim", "file"), 0);
+    assert_int_equal(llane_stats_write_file("file", write_word), 0);
+    read_file("victim", text, sizeof text);
+    assert_string_equal(text, "precious");
+    struct stat info;
+    assert_int_equal(lstat("file", &info), 0);
+    assert_true(S_ISREG(info.st_mode));
+}
+
+static void write_file__cannot_be_renamed__leaves_nothing(void **state)
+{
+    (void)state;
+    assert_int_equal(mkdir("taken", 0700), 0);
+    int before = n_files();
+    assert_int_equal(llane_stats_write_file("taken", write_word), LLANE_ESYS);
+    assert_int_not_equal(errno, 0);
+    assert_int_equal(n_files(), before);
+    assert_int_equal(llane_stats_write_file("no/such/folder", write_word), LLANE_ESYS);
+    assert_int_equal(errno, ENOENT);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(bucket__every_size__is_the_smallest_that_holds_it),
+        cmocka_unit_test(file_name__placeholders__are_replaced),
+        cmocka_unit_test(file_name__too_long__is_refused),
+        cmocka_unit_test(write_file__an_older_one_there__is_replaced_and_nothing_else_left),
+        cmocka_unit_test(write_file__a_link_stands_there__what_it_names_is_untouched),
+        cmocka_unit_test(write_file__cannot_be_renamed__leaves_nothing),
+    };
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}
