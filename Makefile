@@ -248,6 +248,10 @@ $(PLAIN_TOOLS:%=$(O)/llane-%):
 	$(start)
 	$(CC) $(OPT_$(V)) -o $@ $^ -ldl -lm
 # 1: the tool. measure also launches the lane's own kernels, and no NCCL call.
+gpu_tool_objects = $(patsubst %.c,$(O)/%.o,tools/$(1).c $(wildcard tools/$(1)_*.c)) \
+    $(patsubst %.cu,$(O)/cuda-$(ARCHS_KEY)/%.o,$(wildcard tools/$(1)_*.cu) \
+    $(if $(filter measure,$(1)),$(KERNEL_SRCS:kernels/%=%))) \
+    $(O)/plugin/gpu_cuda.o $(MODULES_AR)
 define tool_programs
 $(O)/emu/llane-$(1): $(patsubst %.c,$(O)/%.o,tools/$(1).c $(wildcard tools/$(1)_*.c)) \
     $(patsubst %.cu,$(O)/emu/%.o,$(wildcard tools/$(1)_*.cu)) $(FAKE_NCCL) $(MODULES_AR) \
@@ -255,10 +259,7 @@ $(O)/emu/llane-$(1): $(patsubst %.c,$(O)/%.o,tools/$(1).c $(wildcard tools/$(1)_
 	$$(start)
 	$(CC) $(OPT_$(V)) -o $$@ $$(filter %.o,$$^) $(MODULES_AR) -L$$(@D) -l:libnccl.so.2 -lllane-emu \
 	    -Wl,-rpath,'$$$$ORIGIN' -pthread -ldl -lrt -lm
-$(O)/llane-$(1)-gpu: $(patsubst %.c,$(O)/%.o,tools/$(1).c $(wildcard tools/$(1)_*.c)) \
-    $(patsubst %.cu,$(O)/cuda-$(ARCHS_KEY)/%.o,$(wildcard tools/$(1)_*.cu) \
-    $(if $(filter measure,$(1)),$(KERNEL_SRCS:kernels/%=%))) \
-    $(O)/plugin/gpu_cuda.o $(MODULES_AR)
+$(O)/llane-$(1)-gpu: $(call gpu_tool_objects,$(1))
 	$$(start)
 	$(CC) $(OPT_$(V)) -o $$@ $$(filter %.o,$$^) $(MODULES_AR) $(if $(filter measure,$(1)),,$(NCCL_LINK)) \
 	    $(CUDART) -pthread -lm
@@ -276,7 +277,7 @@ $(GPU_C): $(O)/%: %.c Makefile $(O)/plugin/gpu_cuda.o $(MODULES_AR)
 	    $(MODULES_AR) $(LDADD) $(NCCL_LINK) $(CUDART) -lm
 
 # ---- what people run (each looks after its dependencies first, so the work is a second make) ----
-.PHONY: test demo demo-gpu tools-gpu gpu-tests test-gpu model fuzz lint format docs install clean help
+.PHONY: test demo demo-gpu tools-gpu gpu-tests test-gpu model fuzz lint format docs clean help
 RUN_ENV = LLANE_BUILD=$(abspath $(O)) LLANE_V=$(V) LLANE_TEST_OBJECTS='$(abspath $(EMU_PLUGIN) $(TEST_PLUGIN))'
 ALSO := $(if $(SANITIZED),,tsan asan)
 test: ## build and run every test that needs no GPU; TESTS=%name picks
@@ -292,7 +293,7 @@ DEMO := $(if $(and $(HAVE_GPU),$(HAVE_CUDA),$(NCCL_LIB)),gpu,emu)
 demo: ## RANKS=4 ranks, sizes 8 B to 4 MiB: route and result of each, on a GPU also the time
 	@scripts/deps
 	+@$(MAKE) --no-print-directory $(if $(filter gpu,$(DEMO)),ARCHS=native demo-gpu,emu tools)
-	@LLANE_BUILD=$(abspath $(O)) LLANE_V=$(V) LLANE_DEMO=$(DEMO) tools/demo
+	@LLANE_BUILD=$(abspath $(O)) tools/llane demo $(if $(filter emu,$(DEMO)),--emulate) $(RANKS)
 ifneq ($(filter tools-gpu demo-gpu gpu-tests test-gpu,$(MAKECMDGOALS)),)
 ifeq ($(HAVE_CUDA),)
 $(error $(MAKECMDGOALS): $(if $(SANITIZED),V=$(V) has no CUDA object,nvcc not found: set CUDA_HOME))
@@ -330,17 +331,11 @@ format: ## rewrite every source as .clang-format says
 docs docs/config.md: $(O)/tests/unit/test_config ## write docs/config.md anew from its table
 	$< --write-doc > docs/config.md
 
-LIBDIR = $(DESTDIR)$(PREFIX)/lib
-install: cuda ## PREFIX=/usr/local DESTDIR=
-	$(if $(HAVE_CUDA),,$(error nothing to install without nvcc: set CUDA_HOME))
-	install -d $(LIBDIR)
-	install -m 755 $(O)/libnccl-tuner-llane.so $(O)/libnccl-llane.so $(LIBDIR)
-	for kind in net profiler env; do \
-	    ln -sf libnccl-tuner-llane.so $(LIBDIR)/libnccl-$$kind-llane.so; done
+include scripts/package/package.mk
 clean: ## remove $(BUILD)
 	rm -rf $(BUILD)
 help: ## this
 	@echo 'make [V=release|debug|asan|tsan] [ARCHS="80 90"|native] [BUILD=build] [NCCL_HOME=] [CUDA_HOME=] [VERBOSE=1]'
-	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 12
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(filter %Makefile %.mk,$(MAKEFILE_LIST)) | expand -t 12
 
 -include $(shell find $(O) -name '*.d' 2>/dev/null)

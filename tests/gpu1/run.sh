@@ -114,7 +114,7 @@ else
 fi
 for n in ${GPU_RANKS:-2 4}; do
     gpu_env_start "$n"
-    if RANKS=$n LLANE_DEMO=gpu GPU_ENV_READY=1 "$top/tools/demo" >"$logs/demo" 2>&1 &&
+    if GPU_ENV_READY=1 "$top/tools/llane" demo "$n" >"$logs/demo" 2>&1 &&
         grep -q ' lane$' "$logs/demo"; then
         ok "demo, $n ranks"
         sed 's/^/# /' "$logs/demo"
