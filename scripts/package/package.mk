@@ -3,7 +3,7 @@
 INSTALL_DEVICE ?= cuda
 BINDIR ?= $(PREFIX)/bin
 LIBDIR ?= $(PREFIX)/lib
-TOOLDIR ?= $(PREFIX)/lib/llane
+TOOLDIR ?= $(PREFIX)/libexec/llane
 SHAREDIR ?= $(PREFIX)/share
 # The time that packages carry: the last commit's, where nothing else is asked for.
 SOURCE_DATE_EPOCH ?= $(or $(shell git log -1 --format=%ct 2>/dev/null),1767225600)
@@ -60,3 +60,11 @@ install: installable ## PREFIX=/usr/local DESTDIR=
 	@$(PLACE) install
 uninstall: ## the same PREFIX and DESTDIR
 	@$(PLACE) uninstall
+# Here because `make test` takes what it finds in other folders.
+PACKAGE_TESTS := $(wildcard tests/packages/test_*.sh)
+test-packages: ## installs, packages and examples, from empty roots; CI runs it with ARCHS=90
+	@scripts/deps --package
+	+@$(MAKE) --no-print-directory ARCHS='$(TEST_ARCHS)' emu tools programs cuda
+	@$(RUN_ENV) PACKAGE_VERSION=$(VERSION) PACKAGE_HAS_CUDA=$(if $(HAVE_CUDA),yes) \
+	    PACKAGE_MAKE='$(if $(HAVE_CUDA),ARCHS="$(TEST_ARCHS)") V=$(V) BUILD=$(BUILD)' \
+	    scripts/run_tests $(O) $(PACKAGE_TESTS)
