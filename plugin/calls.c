@@ -30,6 +30,23 @@ LLANE_NCCL_ORDERED(ORDERED)
 
 /* ---- all-reduce ---- */
 
+/* What this rank's settings ask of NCCL and the lane does not do. */
+static enum llane_inactive_reason objection_of(const struct llane_comm *comm)
+{
+    int is_primary = 1, is_launch_ordered = 0;
+    /* Across all communicators of a device, from NCCL 2.26 on. */
+    if (comm->nccl->version >= 22600 &&
+        llane_config_nccl_number("NCCL_LAUNCH_ORDER_IMPLICIT", &is_launch_ordered) &&
+        is_launch_ordered) {
+        return LLANE_INACTIVE_LAUNCH_ORDER;
+    }
+    if (llane_config_nccl_checks()) {
+        return LLANE_INACTIVE_CHECKS;
+    }
+    return !llane_gpu_context_is_primary(&is_primary) && !is_primary ? LLANE_INACTIVE_CONTEXT
+                                                                     : LLANE_INACTIVE_NONE;
+}
+
 /*
  * The first all-reduce of a communicator: its ranks arrive with it, so that a communicator that
  * never reduces costs nothing, and a rank whose calls bypass llane never arrives. The lock is held.
@@ -50,11 +67,7 @@ static void meet(struct llane_comm *comm)
         llane_key_of_tuner(tuner_id, comm->shrink, &comm->key);
         comm->has_key = comm->shrink != LLANE_KEY_NAMELESS;
     }
-    int is_primary = 1;
-    if (!llane_gpu_context_is_primary(&is_primary)) {
-        comm->has_own_context = !is_primary;
-    }
-    comm->has_checks = llane_config_nccl_checks();
+    comm->objection = objection_of(comm);
     comm->leaves_first = comm->has_unordered;
     enum llane_inactive_reason reason =
         comm->n_ranks == 1                   ? LLANE_INACTIVE_ONE_RANK
@@ -292,22 +305,34 @@ ncclResult_t llane_call_GroupSimulateEnd(const struct llane_nccl *nccl, ncclSimI
 
 /* ---- errors ---- */
 
+/* What the lane knows beyond NCCL's "success" or "in progress". The lock is held. */
+static ncclResult_t async_error(struct llane_comm *comm, ncclResult_t nccls)
+{
+    struct llane_lane *lane = llane_comm_ordered_lane(comm);
+    uint32_t dead = llane_comm_live_lane(comm) ? llane_lane_dead(lane) : LLANE_DEAD_NOT;
+    if (dead) {
+        return llane_place_dead_result(comm, dead);
+    }
+    if (nccls == ncclSuccess && lane) {
+        return llane_place_enter_pending(comm, lane);
+    }
+    return nccls == ncclSuccess && comm->is_finalizing && llane_comm_is_busy(comm) ? ncclInProgress
+                                                                                   : nccls;
+}
+
 ncclResult_t llane_call_CommGetAsyncError(const struct llane_nccl *nccl, ncclComm_t handle,
                                           ncclResult_t *error)
 {
     ncclResult_t result = nccl->CommGetAsyncError(handle, error);
     struct llane_comm *comm =
-        result == ncclSuccess && llane_comm_any_ordered() ? llane_comm_acquire(handle) : NULL;
-    if (!comm) {
-        return result;
-    }
-    struct llane_lane *lane = comm->nccl == nccl ? llane_comm_live_lane(comm) : NULL;
-    uint32_t dead = lane ? llane_lane_dead(lane) : 0;
-    if (dead && (*error == ncclSuccess || *error == ncclInProgress)) {
+        result == ncclSuccess && !llane_is_refused(*error) ? llane_comm_acquire(handle) : NULL;
+    if (comm && comm->nccl == nccl) {
         pthread_mutex_lock(&comm->lock);
-        *error = llane_place_dead_result(comm, dead);
+        *error = async_error(comm, *error);
         pthread_mutex_unlock(&comm->lock);
     }
-    llane_comm_release(comm);
+    if (comm) {
+        llane_comm_release(comm);
+    }
     return result;
 }

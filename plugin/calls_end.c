@@ -1,6 +1,7 @@
 /* Communicators: how they pause and how they end. */
 #include "calls.h"
 
+#include "backoff.h"
 #include "comm.h"
 #include "group.h"
 
@@ -48,21 +49,107 @@ static void retire(ncclComm_t handle, int is_abort)
     }
 }
 
-/* Refused, it goes on as before, with its lane. */
-ncclResult_t llane_call_CommFinalize(const struct llane_nccl *nccl, ncclComm_t comm)
+/*
+ * As NCCL does with its own, ncclCommFinalize and ncclCommDestroy wait for the operations under way on
+ * the lane, after NCCL where they are in a group. An abort by another thread ends the wait.
+ */
+static void wait_for_lane(struct llane_comm *comm)
 {
-    ncclResult_t result = llane_group_note(nccl, nccl->CommFinalize(comm));
-    if (!llane_is_refused(result)) {
-        retire(comm, 0);
+    struct llane_backoff backoff = {0};
+    while (llane_comm_is_busy(comm)) {
+        llane_backoff_sleep(&backoff);
     }
+}
+
+static void wait_for_all_lanes(struct llane_comm *comm)
+{
+    wait_for_lane(comm);
+    /* Nothing is left to one that is destroyed: the list stays. */
+    for (struct llane_comm *c = comm->destroyed_before; c; c = c->next_destroyed) {
+        wait_for_lane(c);
+    }
+}
+
+/*
+ * Of several ranks in one process only the last one's ncclCommDestroy waits, for all: a thread may
+ * destroy one before it calls for the next. 1: another one is left, and waits for this one too.
+ */
+static int leave_to_sibling(struct llane_comm *comm)
+{
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* marks and lists */
+    pthread_mutex_lock(&lock);
+    comm->is_destroyed = 1;
+    struct llane_comm *other = llane_comm_acquire_sibling(comm);
+    if (other) {
+        struct llane_comm **end = &other->destroyed_before;
+        while (*end) {
+            end = &(*end)->next_destroyed;
+        }
+        llane_comm_hold(comm);
+        *end = comm;
+        comm->next_destroyed = comm->destroyed_before;
+        comm->destroyed_before = NULL;
+    }
+    pthread_mutex_unlock(&lock);
+    if (other) {
+        llane_comm_release(other);
+    }
+    return other != NULL;
+}
+
+static void wait_deferred(void *arg, ncclResult_t result)
+{
+    struct llane_comm *comm = arg;
+    if (!llane_is_refused(result)) {
+        wait_for_all_lanes(comm);
+    }
+    llane_comm_release(comm);
+}
+
+/* In a group the wait is at its end; takes over the caller's hold. */
+static void wait_or_defer(struct llane_comm *comm)
+{
+    if (!llane_group_is_open(comm->nccl) || llane_group_defer(comm->nccl, wait_deferred, comm)) {
+        wait_deferred(comm, ncclSuccess);
+    }
+}
+
+/* Refused, it goes on as before, with its lane. */
+ncclResult_t llane_call_CommFinalize(const struct llane_nccl *nccl, ncclComm_t handle)
+{
+    ncclResult_t result = llane_group_note(nccl, nccl->CommFinalize(handle));
+    struct llane_comm *comm = llane_is_refused(result) ? NULL : llane_comm_acquire(handle);
+    if (!comm) {
+        return result;
+    }
+    llane_comm_retire(comm, 0);
+    if (comm->options.is_blocking) {
+        wait_or_defer(comm);
+        return result;
+    }
+    comm->is_finalizing = 1;
+    result = llane_comm_is_busy(comm) ? ncclInProgress : result;
+    llane_comm_release(comm);
     return result;
 }
 
-/* Dropped first: its address may be another communicator's before this returns. */
-ncclResult_t llane_call_CommDestroy(const struct llane_nccl *nccl, ncclComm_t comm)
+/* Dropped first: its address may be another communicator's before NCCL's call returns. */
+ncclResult_t llane_call_CommDestroy(const struct llane_nccl *nccl, ncclComm_t handle)
 {
-    llane_comm_drop(comm, 0);
-    return llane_group_note(nccl, nccl->CommDestroy(comm));
+    struct llane_comm *comm = llane_comm_acquire(handle);
+    int is_left = comm && leave_to_sibling(comm);
+    int is_in_group = llane_group_is_open(nccl);
+    if (comm && !is_left && !is_in_group) {
+        wait_for_all_lanes(comm);
+    }
+    llane_comm_drop(handle, 0);
+    ncclResult_t result = llane_group_note(nccl, nccl->CommDestroy(handle));
+    if (comm && !is_left && is_in_group && !llane_is_refused(result)) {
+        wait_or_defer(comm);
+    } else if (comm) {
+        llane_comm_release(comm);
+    }
+    return result;
 }
 
 /* The abort word first: NCCL's abort may wait for a stream on which our kernel spins. */

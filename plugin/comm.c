@@ -155,6 +155,12 @@ struct llane_lane *llane_comm_ordered_lane(struct llane_comm *comm)
                : NULL;
 }
 
+int llane_comm_is_busy(const struct llane_comm *comm)
+{
+    const struct llane_lane *lane = atomic_load_explicit(&comm->lane, memory_order_acquire);
+    return lane && llane_lane_is_busy(lane);
+}
+
 void llane_comm_release(struct llane_comm *comm)
 {
     /* Acquire-release: the last one sees everything the others wrote. */
@@ -162,6 +168,7 @@ void llane_comm_release(struct llane_comm *comm)
         return;
     }
     struct llane_comm *shares_with = comm->shares_with;
+    struct llane_comm *destroyed = comm->destroyed_before;
     set_state(comm, LLANE_COMM_INACTIVE);
     llane_lane_bury(atomic_load_explicit(&comm->lane, memory_order_relaxed));
     if (comm->board) {
@@ -174,6 +181,11 @@ void llane_comm_release(struct llane_comm *comm)
     pthread_mutex_unlock(&table_lock);
     if (shares_with) {
         llane_comm_release(shares_with);
+    }
+    while (destroyed) {
+        struct llane_comm *next = destroyed->next_destroyed;
+        llane_comm_release(destroyed);
+        destroyed = next;
     }
 }
 
@@ -310,6 +322,26 @@ struct llane_comm *llane_comm_acquire_or_add(const struct llane_nccl *nccl, nccl
     }
     const struct llane_comm_options options = llane_comm_options_read(NULL, NULL);
     return llane_comm_add(nccl, handle, NULL, &options, NULL);
+}
+
+static int is_sibling(const struct llane_comm *a, const struct llane_comm *b)
+{
+    return a != b && a->nccl == b->nccl && a->has_key && b->has_key &&
+           memcmp(&a->key, &b->key, sizeof a->key) == 0;
+}
+
+struct llane_comm *llane_comm_acquire_sibling(const struct llane_comm *comm)
+{
+    pthread_mutex_lock(&table_lock);
+    struct llane_comm *other = all;
+    while (other && (other->is_destroyed || !is_sibling(comm, other))) {
+        other = other->next_in_all;
+    }
+    if (other) {
+        llane_comm_hold(other); /* it has the table's reference */
+    }
+    pthread_mutex_unlock(&table_lock);
+    return other;
 }
 
 static void unlink_from_all(struct llane_comm *comm)

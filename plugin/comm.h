@@ -56,6 +56,7 @@ enum llane_comm_state {
     X(INTERNAL, "a system call failed")                                                            \
     X(SHARED, "it shares its parent's resources (splitShare or shrinkShare)")                      \
     X(CHECKS, "NCCL_CHECK_POINTERS or NCCL_CHECK_MODE is set on one of its ranks")                 \
+    X(LAUNCH_ORDER, "NCCL_LAUNCH_ORDER_IMPLICIT is set on one of its ranks")                       \
     X(CONTEXT, "one of its ranks uses a CUDA context of its own or a green context")               \
     X(SHRUNK_AGAIN, "its parent was shrunk before, and NCCL gives all such children one id")       \
     X(ENDED, "it was finalized or revoked")
@@ -81,8 +82,8 @@ struct llane_comm {
     uint64_t shrink; /* llane_key_of_shrink, 0: it is no such child */
     struct llane_comm_options options;
     int is_graph_ordered;
-    int has_own_context; /* the context current at its first all-reduce was not the primary one */
-    int has_checks;      /* NCCL was told to check arguments */
+    /* Why this rank wants no lane, which all ranks follow: CHECKS, LAUNCH_ORDER, CONTEXT or NONE. */
+    enum llane_inactive_reason objection;
     /* The communicator whose resources it shares, held; NULL: none. Its NCCL calls keep their place
      * among that one's. */
     struct llane_comm *shares_with;
@@ -99,6 +100,12 @@ struct llane_comm {
      * in the order when the communicator is ready again. */
     int is_pending;
     cudaStream_t pending_stream;
+
+    _Atomic int is_finalizing; /* non-blocking, finalized: in progress while its lane is busy */
+    /* calls_end.c's: ranks of the same communicator in this process that were destroyed before, held;
+     * who is destroyed last waits for the operations of all. */
+    _Atomic int is_destroyed;
+    struct llane_comm *destroyed_before, *next_destroyed;
 
     _Atomic int is_suspended; /* NCCL alone answers its calls */
 
@@ -176,8 +183,15 @@ struct llane_lane *llane_comm_live_lane(struct llane_comm *comm);
 /* The lane, while its order is kept: as above, and while SWITCHING. */
 struct llane_lane *llane_comm_ordered_lane(struct llane_comm *comm);
 
+/* Are its operations on the lane still under way? Also once it was retired. */
+int llane_comm_is_busy(const struct llane_comm *comm);
+
 /* It goes on, but without its lane (finalized or revoked): its set-up ends, NCCL gets its calls. */
 void llane_comm_retire(struct llane_comm *comm, int is_abort);
+
+/* Held: another rank of the same communicator in this process that is not marked as destroyed. NULL:
+ * there is none. */
+struct llane_comm *llane_comm_acquire_sibling(const struct llane_comm *comm);
 
 void llane_comm_set_inactive(struct llane_comm *comm, enum llane_inactive_reason reason);
 

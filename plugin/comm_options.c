@@ -35,10 +35,11 @@ struct llane_comm_options llane_comm_options_read(const ncclConfig_t *config,
                                                   const struct llane_comm_options *parent)
 {
     const struct layout *given = (const void *)config;
-    struct llane_comm_options options = {.graph_usage = GRAPHS_MIX};
+    struct llane_comm_options options = {.is_blocking = 1, .graph_usage = GRAPHS_MIX};
     if (!given && parent) {
         options = *parent;
     }
+    options.is_blocking = READ(given, blocking, 21400, options.is_blocking);
     options.max_ctas = READ(given, max_ctas, 21700, options.max_ctas);
     options.split_share = READ(given, split_share, 21800, options.split_share);
     options.shrink_share = READ(given, shrink_share, 22700, options.shrink_share);

@@ -12,6 +12,7 @@ struct llane_comm_options {
     int max_ctas;     /* NCCL_MAX_CTAS, else the config's; 0: no limit */
     int split_share;  /* children made by ncclCommSplit share the parent's resources, hence order */
     int shrink_share; /* likewise by ncclCommShrink */
+    int is_blocking;  /* else calls return before they are done, as ncclInProgress */
     int graph_usage;  /* 2: graphs and eager calls mix, and are ordered (NCCL's default) */
 };
 

@@ -118,31 +118,56 @@ static int driver_call(const char *name, void **out)
     return 0;
 }
 
-int llane_gpu_context_is_primary(int *primary_out)
+/* The primary context if there is one: asking for it would make one. */
+static int find_primary(int device, void **primary_out)
 {
-    int (*get_current)(void **context) = NULL;
+    int (*get_state)(int device, unsigned *flags, int *active) = NULL;
     int (*retain)(void **context, int device) = NULL;
     int (*release)(int device) = NULL;
-    void *current = NULL, *primary = NULL, *call;
-    int device, rc;
+    unsigned flags = 0;
+    int active = 0, failure, rc;
+    void *call;
 
-    if ((rc = llane_gpu_device_get(&device)) || (rc = driver_call("cuCtxGetCurrent", &call)))
+    *primary_out = NULL;
+    if ((rc = driver_call("cuDevicePrimaryCtxGetState", &call)))
         return rc;
-    memcpy(&get_current, &call, sizeof(call));
+    memcpy(&get_state, &call, sizeof(call));
     if ((rc = driver_call("cuDevicePrimaryCtxRetain", &call)))
         return rc;
     memcpy(&retain, &call, sizeof(call));
     if ((rc = driver_call("cuDevicePrimaryCtxRelease", &call)))
         return rc;
     memcpy(&release, &call, sizeof(call));
-    /* Runtime ordinals are driver ordinals: both count the visible devices. No current context: the
-     * runtime will make the primary one current. */
-    if (get_current(&current) || retain(&primary, device)) {
+    failure = get_state(device, &flags, &active);
+    if (!failure && active && !(failure = retain(primary_out, device)))
+        release(device);
+    if (failure)
+        snprintf(last_error, sizeof(last_error), "the driver does not tell the primary context");
+    return failure ? LLANE_EGPU : 0;
+}
+
+/* Runtime ordinals are driver ordinals: both count the visible devices. No current context: the
+ * runtime will make the primary one current. */
+int llane_gpu_context_is_primary(int *primary_out)
+{
+    int (*get_current)(void **context) = NULL;
+    void *current = NULL, *primary = NULL, *call;
+    int device, rc;
+
+    if ((rc = driver_call("cuCtxGetCurrent", &call)))
+        return rc;
+    memcpy(&get_current, &call, sizeof(call));
+    if (get_current(&current)) {
         snprintf(last_error, sizeof(last_error), "the driver does not tell the current context");
         return LLANE_EGPU;
     }
-    release(device);
-    *primary_out = !current || current == primary;
+    if (!current) {
+        *primary_out = 1;
+        return 0;
+    }
+    if ((rc = llane_gpu_device_get(&device)) || (rc = find_primary(device, &primary)))
+        return rc;
+    *primary_out = current == primary;
     return 0;
 }
 

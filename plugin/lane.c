@@ -79,6 +79,18 @@ int llane_lane_order_after(struct llane_lane *lane, cudaStream_t stream)
     return err ? err : leave(lane, previous, llane_order_after_others(&lane->order, stream));
 }
 
+static int is_aborted(const struct llane_lane *lane)
+{
+    return __atomic_load_n(&lane->staging->mapped->words.abort, __ATOMIC_RELAXED) != 0;
+}
+
+int llane_lane_is_busy(const struct llane_lane *lane)
+{
+    int is_done = 0;
+    return !is_aborted(lane) && !llane_gpu_event_query(lane->staging->last_op, &is_done) &&
+           !is_done;
+}
+
 uint32_t llane_lane_dead(const struct llane_lane *lane)
 {
     /* Pairs with the system-scope store of a kernel that gave up. */
@@ -94,10 +106,8 @@ void llane_lane_abort(struct llane_lane *lane)
 void llane_lane_bury(struct llane_lane *lane)
 {
     if (lane && lane->staging) {
-        const struct llane_lane_words *words = &lane->staging->mapped->words;
-        int is_aborted = __atomic_load_n(&words->abort, __ATOMIC_RELAXED) != 0;
         enum llane_staging_end end = LLANE_STAGING_CLEAN;
-        if (lane->is_proven && (is_aborted || llane_lane_dead(lane))) {
+        if (lane->is_proven && (is_aborted(lane) || llane_lane_dead(lane))) {
             end = LLANE_STAGING_TAINTED;
         } else if (lane->is_probed && !lane->is_proven) {
             end = LLANE_STAGING_PROBED;

@@ -47,6 +47,10 @@ int llane_lane_all_reduce(struct llane_lane *lane, const struct llane_operation 
 int llane_lane_order_before(struct llane_lane *lane, cudaStream_t stream);
 int llane_lane_order_after(struct llane_lane *lane, cudaStream_t stream);
 
+/* 1 until the operations so far have ended, those of replayed graphs included; 0 once they were told to
+ * stop. */
+int llane_lane_is_busy(const struct llane_lane *lane);
+
 /* LLANE_DEAD_*: what a kernel of this lane found wrong, for good. */
 uint32_t llane_lane_dead(const struct llane_lane *lane);
 

@@ -18,6 +18,13 @@ ncclResult_t llane_place_dead_result(struct llane_comm *comm, uint32_t dead)
     return dead == LLANE_DEAD_OVERLAP ? ncclInvalidUsage : ncclInternalError;
 }
 
+ncclResult_t llane_place_enter_pending(struct llane_comm *comm, struct llane_lane *lane)
+{
+    int err = comm->is_pending ? llane_lane_order_after(lane, comm->pending_stream) : 0;
+    comm->is_pending = 0;
+    return err ? ncclUnhandledCudaError : ncclSuccess;
+}
+
 ncclResult_t llane_place_check(struct llane_comm *comm, struct llane_lane *lane)
 {
     uint32_t dead = llane_comm_live_lane(comm) ? llane_lane_dead(lane) : LLANE_DEAD_NOT;
@@ -29,12 +36,7 @@ ncclResult_t llane_place_check(struct llane_comm *comm, struct llane_lane *lane)
     if (result != ncclSuccess || state == ncclInProgress) {
         return ncclInvalidArgument;
     }
-    if (state == ncclSuccess && comm->is_pending) {
-        comm->is_pending = 0;
-        return llane_lane_order_after(lane, comm->pending_stream) ? ncclUnhandledCudaError
-                                                                  : ncclSuccess;
-    }
-    return state;
+    return state == ncclSuccess ? llane_place_enter_pending(comm, lane) : state;
 }
 
 /* Held, or NULL: there is no order to keep. LLANE_WAIT: the first all-reduce may be the lane's. */

@@ -29,6 +29,13 @@ ncclResult_t llane_place_leave(struct llane_place *place, ncclResult_t result);
  */
 ncclResult_t llane_place_check(struct llane_comm *comm, struct llane_lane *lane);
 
+/*
+ * NCCL is ready again: what it was at, and launched late, takes its place. As soon as the program can
+ * know of it, since what it issues to that stream afterwards is not the communicator's. The lock is
+ * held.
+ */
+ncclResult_t llane_place_enter_pending(struct llane_comm *comm, struct llane_lane *lane);
+
 /* What a dead lane answers: results of overlapping or aborted operations are undefined. The lock is
  * held. */
 ncclResult_t llane_place_dead_result(struct llane_comm *comm, uint32_t dead);

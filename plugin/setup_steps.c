@@ -85,14 +85,15 @@ static int32_t own_max_ctas(const struct llane_comm *comm)
 /* What one rank's environment asks for holds for all: each of them reads the same records. */
 static enum llane_inactive_reason look_at_settings(const struct llane_setup *s)
 {
-    int has_checks = 0, has_context = 0;
     for (int r = 0; r < s->comm->n_ranks; r++) {
-        has_checks |= s->identity[r].has_checks != 0;
-        has_context |= s->identity[r].has_context != 0;
+        int32_t objection = s->identity[r].objection;
+        if (objection) {
+            return objection > 0 && objection < LLANE_N_INACTIVE_REASONS
+                       ? (enum llane_inactive_reason)objection
+                       : LLANE_INACTIVE_RECORD;
+        }
     }
-    return has_checks    ? LLANE_INACTIVE_CHECKS
-           : has_context ? LLANE_INACTIVE_CONTEXT
-                         : LLANE_INACTIVE_NONE;
+    return LLANE_INACTIVE_NONE;
 }
 
 /* This rank's GPU and what the set-up needs of it. */
@@ -114,8 +115,7 @@ static enum llane_inactive_reason arrive(struct llane_setup *s)
     struct llane_setup_identity mine = {
         .limits = configured_limits(),
         .max_ctas = own_max_ctas(comm),
-        .has_checks = comm->has_checks,
-        .has_context = comm->has_own_context,
+        .objection = (int32_t)comm->objection,
     };
     s->readiness = get_ready(s, &mine.gpu);
     char first_of_build[17];

@@ -672,6 +672,102 @@ static void ends(void)
     in_step(g.comm);
 }
 
+/* What ends a communicator returns when its operations have ended: the sum of the rank that comes first
+ * waits for the others'. */
+static void sum_in_flight(ncclComm_t comm, uint64_t call, int stream)
+{
+    fill(0, call, SMALL, stream);
+    barrier();
+    if (g.rank != 0)
+        sleep_ms(150);
+    EXPECT(sum(0, 1, SMALL, comm, stream), ncclSuccess);
+}
+
+static void sum_has_ended(uint64_t call, int stream)
+{
+    int is_done = 0;
+    EXPECT(llane_gpu_stream_query(g.streams[stream], &is_done), 0);
+    EXPECT(is_done, 1);
+    EXPECT(sum_is_wrong(1, call, SMALL, stream), 0);
+}
+
+static void ends_wait(void)
+{
+    ncclComm_t comm = new_comm();
+    in_step(comm);
+    sum_in_flight(comm, 300, 0);
+    EXPECT(ncclCommDestroy(comm), ncclSuccess);
+    sum_has_ended(300, 0);
+
+    comm = new_comm();
+    in_step(comm);
+    sum_in_flight(comm, 301, 1);
+    EXPECT(ncclCommFinalize(comm), ncclSuccess);
+    sum_has_ended(301, 1);
+    EXPECT(ncclCommDestroy(comm), ncclSuccess);
+
+    comm = new_comm(); /* two ends in a group, of which one communicator has nothing to do */
+    ncclComm_t idle = new_comm();
+    in_step(comm);
+    in_step(idle);
+    sum_in_flight(comm, 302, 2);
+    OK(ncclGroupStart());
+    EXPECT(ncclCommDestroy(idle), ncclSuccess);
+    EXPECT(ncclCommDestroy(comm), ncclSuccess);
+    EXPECT(ncclGroupEnd(), ncclSuccess);
+    sum_has_ended(302, 2);
+
+    comm = new_comm();
+    in_step(comm);
+    sum_in_flight(comm, 303, 0);
+    OK(ncclGroupStart());
+    EXPECT(ncclCommFinalize(comm), ncclSuccess);
+    EXPECT(ncclGroupEnd(), ncclSuccess);
+    sum_has_ended(303, 0);
+    EXPECT(ncclCommDestroy(comm), ncclSuccess);
+}
+
+/* One thread drives two ranks and destroys the first before it calls for the second: as NCCL, the last
+ * one's end waits for both. With llane alone: the fake NCCL's own operations would be waited for. */
+static void destroyed_in_turns(void)
+{
+    ncclComm_t comms[2];
+    float numbers[SMALL];
+    int devices[] = {0, 1}, is_done = 0;
+    void *in[2], *out[2];
+    struct CUstream_st *streams[2];
+    OK(ncclCommInitAll(comms, 2, devices));
+    for (int i = 0; i < 2; i++) {
+        OK(llane_gpu_device_set(i));
+        OK(llane_gpu_stream_create(&streams[i]));
+        OK(llane_gpu_malloc(sizeof(numbers), &in[i]));
+        OK(llane_gpu_malloc(sizeof(numbers), &out[i]));
+        for (int k = 0; k < SMALL; k++)
+            numbers[k] = (float)((1 + i) * k);
+        OK(llane_gpu_memcpy_async(in[i], numbers, sizeof(numbers), streams[i]));
+        OK(llane_gpu_stream_synchronize(streams[i]));
+    }
+    OK(ncclGroupStart());
+    for (int i = 0; i < 2; i++)
+        OK(ncclAllReduce(in[i], out[i], SMALL, ncclFloat32, ncclSum, comms[i], streams[i]));
+    OK(ncclGroupEnd());
+    for (int i = 0; i < 2; i++) {
+        EXPECT(ncclAllReduce(in[i], out[i], SMALL, ncclFloat32, ncclSum, comms[i], streams[i]), 0);
+        EXPECT(ncclCommDestroy(comms[i]), ncclSuccess);
+    }
+    for (int i = 0; i < 2; i++) {
+        int n_off = 0;
+        EXPECT(llane_gpu_stream_query(streams[i], &is_done), 0);
+        EXPECT(is_done, 1);
+        OK(llane_gpu_memcpy_async(numbers, out[i], sizeof(numbers), streams[i]));
+        OK(llane_gpu_stream_synchronize(streams[i]));
+        for (int k = 0; k < SMALL; k++)
+            n_off += numbers[k] != (float)(3 * k);
+        EXPECT(n_off, 0);
+    }
+    OK(llane_gpu_device_set(g.device));
+}
+
 /* cases.md 34: the abort of one communicator while another one's kernel spins on the same GPU. */
 static void abort_beside_a_spinning_kernel(void)
 {
@@ -689,34 +785,83 @@ static void abort_beside_a_spinning_kernel(void)
     EXPECT(sum_is_wrong(1, 130, SMALL, 0), 0);
 }
 
-static void not_blocking(void)
+/* A non-blocking call's result once it is known. */
+static ncclResult_t settled(ncclComm_t comm, ncclResult_t state)
+{
+    while (state == ncclInProgress)
+        OK(ncclCommGetAsyncError(comm, &state));
+    return state;
+}
+
+static ncclComm_t new_non_blocking_comm(void)
 {
     ncclComm_t comm = NULL;
     ncclConfig_t config = FAKE_CONFIG_INIT;
     config.blocking = 0;
     ncclUniqueId id = new_id();
     ncclResult_t state = ncclCommInitRankConfig(&comm, g.n, id, g.rank, &config);
-    while (state == ncclInProgress)
-        OK(ncclCommGetAsyncError(comm, &state));
-    EXPECT(state, ncclSuccess);
+    EXPECT(settled(comm, state), ncclSuccess);
+    return comm;
+}
+
+static void not_blocking(void)
+{
+    ncclComm_t comm = new_non_blocking_comm();
     /* large and small in turns on two streams: what NCCL launches late keeps its place too */
     for (uint64_t k = 0; k < 6; k++) {
         fill(0, 140 + k, LARGE, 0);
         poison(1, 4 * LARGE, 0);
         poison(2, 4 * SMALL, 0);
-        state = sum(0, 1, LARGE, comm, 0);
-        while (state == ncclInProgress)
-            OK(ncclCommGetAsyncError(comm, &state));
-        OK(state);
-        state = ncclAllReduce(g.buffers[1], g.buffers[2], SMALL, ncclFloat32, unchanged(), comm,
-                              g.streams[1]);
-        while (state == ncclInProgress)
-            OK(ncclCommGetAsyncError(comm, &state));
-        OK(state);
+        OK(settled(comm, sum(0, 1, LARGE, comm, 0)));
+        OK(settled(comm, ncclAllReduce(g.buffers[1], g.buffers[2], SMALL, ncclFloat32, unchanged(),
+                                       comm, g.streams[1])));
         EXPECT(sum_is_wrong(2, 140 + k, SMALL, 1), 0);
     }
-    state = ncclCommDestroy(comm);
-    EXPECT(state == ncclSuccess || state == ncclInProgress, 1);
+    EXPECT(ncclCommDestroy(comm), ncclSuccess);
+}
+
+/* Finalized, it is in progress until its operations have ended. */
+static void not_blocking_end(void)
+{
+    ncclComm_t comm = new_non_blocking_comm();
+    fill(0, 146, SMALL, 0);
+    OK(settled(comm, sum(0, 1, SMALL, comm, 0)));
+    EXPECT(sum_is_wrong(1, 146, SMALL, 0), 0);
+    fill(0, 147, SMALL, 0);
+    barrier();
+    if (g.rank != 0)
+        sleep_ms(150);
+    OK(settled(comm, sum(0, 1, SMALL, comm, 0)));
+    EXPECT(settled(comm, ncclCommFinalize(comm)), ncclSuccess);
+    ncclResult_t state = ncclInternalError;
+    do {
+        OK(ncclCommGetAsyncError(comm, &state));
+    } while (state == ncclInProgress);
+    EXPECT(state, ncclSuccess);
+    sum_has_ended(147, 0);
+    EXPECT(ncclCommDestroy(comm), ncclSuccess);
+}
+
+/*
+ * NCCL launches late, then says that it has: work that the program issues to that stream afterwards,
+ * here a sum that waits for the other ranks, is nothing that the communicator's next operation is
+ * behind.
+ */
+static void not_blocking_then_other_work(void)
+{
+    ncclComm_t comm = new_non_blocking_comm();
+    fill(0, 148, SMALL, 1);
+    OK(settled(comm, sum(0, 1, SMALL, comm, 1)));
+    EXPECT(sum_is_wrong(1, 148, SMALL, 1), 0);
+    OK(settled(comm, sum(2, 3, LARGE, comm, 0)));
+    if (g.rank == 0)
+        OK(sum(4, 5, SMALL, g.comm, 0));
+    OK(settled(comm, sum(0, 1, SMALL, comm, 1)));
+    EXPECT(sum_is_wrong(1, 148, SMALL, 1), 0);
+    if (g.rank != 0)
+        OK(sum(4, 5, SMALL, g.comm, 2));
+    sync_stream(0);
+    EXPECT(ncclCommDestroy(comm), ncclSuccess);
 }
 
 /* Groups that are simulated or fail on one rank alone, while the lane is on its way: all stay in step. */
@@ -895,9 +1040,13 @@ static const struct section {
     {"children", children, false},
     {"shrunk_children", shrunk_children, true}, /* four ranks */
     {"ends", ends, false},
+    {"ends_wait", ends_wait, false},
+    {"destroyed_in_turns", destroyed_in_turns, true}, /* one rank, with llane */
     /* A real NCCL frees device memory in an abort, which waits for the other kernel. */
     {"abort_beside_a_spinning_kernel", abort_beside_a_spinning_kernel, true},
     {"not_blocking", not_blocking, false},
+    {"not_blocking_end", not_blocking_end, false},
+    {"not_blocking_then_other_work", not_blocking_then_other_work, false},
     {"first_calls", first_calls, true}, /* nothing may wait inside: LLANE_WAIT=0 */
     {"void_groups_on_one_rank", void_groups_on_one_rank, true},
     {"refused_splits_on_one_rank", refused_splits_on_one_rank, true},

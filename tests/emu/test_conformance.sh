@@ -46,6 +46,10 @@ same three_ranks_one_gpu 3 -e '*:CUDA_VISIBLE_DEVICES=0' --
 carried
 report $? three_ranks_one_gpu__the_lane_carried_calls
 
+"$programs/prog_ranks" -t 20 -e '*:NCCL_TUNER_PLUGIN=llane' 1 "$programs/prog_conformance" \
+    destroyed_in_turns >"$out/with" 2>&1 && carried
+report $? destroyed_in_turns__one_thread__last_end_waits_for_both
+
 same abort 2 -- abort_beside_a_spinning_kernel # cases.md 34
 
 # ---- nothing waits inside a call: cases.md 33 ----
@@ -84,6 +88,13 @@ same first_sum_behind_others 2 -- first_sum_behind_others
 same checked_pointers_on_one_rank 2 -e 1:NCCL_CHECK_POINTERS=1 -- groups group_errors order_across_streams
 ! carried && grep -q 'NCCL_CHECK_POINTERS or NCCL_CHECK_MODE is set on one' "$out/with"
 report $? checked_pointers_on_one_rank__all_with_nccl_with_reason
+same launch_order_on_one_rank 2 -e 0:NCCL_LAUNCH_ORDER_IMPLICIT=1 -- groups order_across_streams
+! carried && grep -q 'NCCL_LAUNCH_ORDER_IMPLICIT is set on one of its ranks' "$out/with"
+report $? launch_order_on_one_rank__all_with_nccl_with_reason
+same launch_order_before_2.26 2 -e '*:NCCL_LAUNCH_ORDER_IMPLICIT=1' -e '*:FAKE_NCCL_VERSION=2.25.1' \
+    -e "*:LD_PRELOAD=$build/emu/libnccl-tuner-llane.so" -- groups
+carried
+report $? launch_order_before_2.26__unknown_to_NCCL__the_lane_carried_calls
 "$programs/prog_ranks" -e '*:NCCL_TUNER_PLUGIN=llane' -e 0:EMU_FAIL=primary 2 \
     "$programs/prog_conformance" groups >"$out/with" 2>&1
 status=$?
