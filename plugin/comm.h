@@ -93,7 +93,7 @@ struct llane_comm {
     _Atomic int state;
     _Atomic int inactive_reason;
     uint64_t n_all_reduces;       /* begun, but for those that came to nothing */
-    uint64_t n_in_group;          /* the last of them: begun in the group that is open */
+    uint64_t n_in_group;          /* the last of them: begun in the open group, none launched yet */
     uint64_t n_splits, n_shrinks; /* likewise: children's ids are made of them */
     int is_dead_logged;
     /* NCCL said ncclInProgress to a call on this stream: its kernel launches later, and is recorded

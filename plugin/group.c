@@ -169,7 +169,8 @@ int llane_group_count(struct llane_comm *comm)
     return 0;
 }
 
-/* The group has ended. is_void: nothing of it was launched, so its calls' numbers are the next ones'. */
+/* The group has ended. is_void: it failed, so the numbers of calls that were not launched are the next
+ * ones'. */
 static void end_counts(struct group *g, int is_void)
 {
     for (size_t i = 0; i < g->n_counted; i++) {
@@ -211,6 +212,15 @@ static void wait_for_lanes(struct group *g, ncclResult_t result)
 
 enum phase { LAUNCH, BEFORE_NCCL, AFTER_NCCL, AFTER_NCCL_PENDING };
 
+/* Once the lane has launched one of its operations, its peers count on it: all numbers stay. */
+static int launch(struct llane_comm *comm, struct llane_lane *lane,
+                  const struct llane_operation *operation)
+{
+    int err = llane_lane_all_reduce(lane, operation);
+    comm->n_in_group = err ? comm->n_in_group : 0;
+    return err;
+}
+
 static int run(struct entry *e, enum phase phase)
 {
     int err = 0;
@@ -219,7 +229,7 @@ static int run(struct entry *e, enum phase phase)
     if (!lane) {
         err = 0;
     } else if (e->path == LLANE_GROUP_LANE) {
-        err = phase == LAUNCH ? llane_lane_all_reduce(lane, &e->operation) : 0;
+        err = phase == LAUNCH ? launch(e->comm, lane, &e->operation) : 0;
     } else if (phase == BEFORE_NCCL) {
         err = llane_lane_order_before(lane, e->operation.stream);
     } else if (phase == AFTER_NCCL) {
@@ -315,10 +325,9 @@ ncclResult_t llane_group_end(const struct llane_nccl *nccl)
     if (!g || g->depth == 0 || --g->depth) {
         return nccl->GroupEnd();
     }
-    int is_void = g->error != ncclSuccess;
-    ncclResult_t result = is_void ? fail_and_end(g) : launch_and_end(g);
+    ncclResult_t result = g->error != ncclSuccess ? fail_and_end(g) : launch_and_end(g);
     clear(g);
-    end_counts(g, is_void);
+    end_counts(g, llane_is_refused(result));
     run_deferred(g, result);
     wait_for_lanes(g, result);
     return result;

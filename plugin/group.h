@@ -46,8 +46,8 @@ int llane_group_defer(const struct llane_nccl *nccl, void (*then)(void *arg, ncc
 int llane_group_wait_for(struct llane_comm *comm);
 
 /*
- * An all-reduce is begun in the group. One that launches nothing gives the numbers of its all-reduces
- * back when it ends. 0 or LLANE_ENOMEM.
+ * An all-reduce is begun in the group. One that fails or is only simulated gives the numbers of its
+ * all-reduces back when it ends, unless the lane has launched some of them. 0 or LLANE_ENOMEM.
  */
 int llane_group_count(struct llane_comm *comm);
 

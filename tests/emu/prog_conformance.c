@@ -864,21 +864,27 @@ static void not_blocking_then_other_work(void)
     EXPECT(ncclCommDestroy(comm), ncclSuccess);
 }
 
-/* Groups that are simulated or fail on one rank alone, while the lane is on its way: all stay in step. */
+/* Groups that are simulated or fail on one rank alone, at a call or at their end, while the lane is on
+ * its way: all stay in step. */
 static void void_groups_on_one_rank(void)
 {
     ncclComm_t comm = new_comm();
     struct llane_opaque_sim_info info = {sizeof(info), 0x74685283, 22809, -1};
     for (uint64_t k = 0; k < 30; k++) {
-        bool is_simulated = k % 2 == 0 && g.version >= 22200;
+        struct CUstream_st *stream;
+        OK(llane_gpu_stream_create(&stream));
         if (g.rank == 0) {
             OK(ncclGroupStart());
             for (int i = 0; i < 4; i++) {
-                OK(sum(0, 1, SMALL, comm, 0));
+                OK(ncclAllReduce(g.buffers[0], g.buffers[1], SMALL, ncclFloat32, ncclSum, comm,
+                                 stream));
                 sleep_ms(2); /* the lane may go live here, for a call that comes to nothing */
             }
-            if (is_simulated) {
+            if (k % 3 == 0 && g.version >= 22200) {
                 EXPECT(ncclGroupSimulateEnd(&info), ncclSuccess);
+            } else if (k % 3 == 1) {
+                OK(llane_gpu_stream_destroy(stream));
+                EXPECT(ncclGroupEnd(), ncclUnhandledCudaError);
             } else {
                 EXPECT(sum(0, 1, SMALL, NULL, 0), ncclInvalidArgument);
                 EXPECT(ncclGroupEnd(), ncclInvalidArgument);
