@@ -6,6 +6,8 @@
 #define LLANE_KERNELS_ALL_REDUCE_CUH
 
 #include "one_shot.cuh"
+#include "shared_one_shot.cuh"
+#include "shared_two_shot.cuh"
 #include "two_shot.cuh"
 
 template <class A, class S>
@@ -63,11 +65,15 @@ LLANE_DEVICE void llane_all_reduce(const struct llane_all_reduce_args &args)
  * convert.cuh; suffix: as in LLANE_TYPES. */
 #define LLANE_KERNELS_OF_INTEGER(type, suffix)                                                     \
     LLANE_ALL_REDUCE_KERNEL(one_shot, ll, type, suffix)                                            \
-    LLANE_ALL_REDUCE_KERNEL(two_shot, ll, type, suffix)
+    LLANE_ALL_REDUCE_KERNEL(two_shot, ll, type, suffix)                                            \
+    LLANE_ALL_REDUCE_KERNEL(shared_one_shot, ll, type, suffix)                                     \
+    LLANE_ALL_REDUCE_KERNEL(shared_two_shot, ll, type, suffix)
 
 #define LLANE_KERNELS_OF_FLOAT(type, suffix)                                                       \
     LLANE_KERNELS_OF_INTEGER(type, suffix)                                                         \
     LLANE_ALL_REDUCE_KERNEL(one_shot, sentinel, type, suffix)                                      \
-    LLANE_ALL_REDUCE_KERNEL(two_shot, sentinel, type, suffix)
+    LLANE_ALL_REDUCE_KERNEL(two_shot, sentinel, type, suffix)                                      \
+    LLANE_ALL_REDUCE_KERNEL(shared_one_shot, sentinel, type, suffix)                               \
+    LLANE_ALL_REDUCE_KERNEL(shared_two_shot, sentinel, type, suffix)
 
 #endif

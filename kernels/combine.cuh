@@ -64,11 +64,11 @@ LLANE_DEVICE uint32_t llane_peer(uint32_t rank, uint32_t s, uint32_t n_ranks)
 }
 
 /*
- * Awaits every other rank's packet at offset `at` of its slot, and combines them with `mine`, in rank
+ * Awaits every other rank's packet, at address(r) for rank r, and combines them with `mine`, in rank
  * order. False: stopped by an abort.
  */
-template <class S>
-LLANE_DEVICE bool llane_combine_ranks(const struct llane_all_reduce_args &args, uint64_t at,
+template <class S, class ADDRESS>
+LLANE_DEVICE bool llane_combine_ranks(const struct llane_all_reduce_args &args, ADDRESS address,
                                       uint32_t op, const typename S::payload &mine,
                                       struct llane_poll *poll, typename S::payload *result)
 {
@@ -86,8 +86,8 @@ LLANE_DEVICE bool llane_combine_ranks(const struct llane_all_reduce_args &args, 
             others = (1u << (n_ranks - base)) - 1;
         if (args.rank - base < S::GROUP)
             others &= ~(1u << (args.rank - base));
-        if (!llane_gather<typename S::P, S::GROUP>([&](int g) { return args.recv[base + g] + at; },
-                                                   others, op, poll, payloads))
+        if (!llane_gather<typename S::P, S::GROUP>([&](int g) { return address(base + g); }, others,
+                                                   op, poll, payloads))
             return false;
         LLANE_UNROLL
         for (int g = 0; g < S::GROUP; g++)

@@ -56,10 +56,11 @@ struct llane_one_shot {
         typename S::payload mine = ahead.mine;
 
         for (uint32_t i = llane_grid_thread(); i < n_packets;) {
+            const uint64_t at = generation + (uint64_t)i * LLANE_PACKET_BYTES;
             typename S::payload result;
 
-            if (!llane_combine_ranks<S>(args, generation + (uint64_t)i * LLANE_PACKET_BYTES, op,
-                                        mine, &poll, &result))
+            if (!llane_combine_ranks<S>(
+                    args, [&](uint32_t r) { return args.recv[r] + at; }, op, mine, &poll, &result))
                 return false;
             const uint32_t next = i + llane_grid_threads();
 

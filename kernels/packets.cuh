@@ -16,11 +16,11 @@
 #include "cells.cuh"
 #include "reduce.cuh"
 
-/* Numbers go 1, 2, ... 2^32-1, 2, 3, ...: 0 is what clean memory says, and leaving 1 out as well
- * keeps generations taking turns across the wrap. */
+/* Numbers go 1, 2, ... 2^32-1, 4, 5, ...: 0 is what clean memory says, and leaving out 1, 2 and 3 as
+ * well keeps two or four generations taking turns across the wrap. */
 LLANE_DEVICE uint32_t llane_next_op(uint32_t op)
 {
-    return op == 0xffffffffu ? 2 : op + 1;
+    return op == 0xffffffffu ? 4 : op + 1;
 }
 
 LLANE_DEVICE uint64_t llane_generation_offset(uint32_t op, uint64_t slot_bytes)

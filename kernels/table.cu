@@ -10,11 +10,18 @@ extern "C" const void *const llane_kernel_table[LLANE_N_KERNELS] = {
 #define DECLARE(algorithm, packet, suffix)                                                         \
     LLANE_KERNEL_DECLARE(llane_##algorithm##_##packet##_##suffix, struct llane_all_reduce_args);
 #define DECLARE_LL(name, suffix) DECLARE(one_shot, ll, suffix) DECLARE(two_shot, ll, suffix)
+#define DECLARE_SHARED_LL(name, suffix)                                                            \
+    DECLARE(shared_one_shot, ll, suffix) DECLARE(shared_two_shot, ll, suffix)
 #define DECLARE_SENTINEL(name, suffix)                                                             \
     DECLARE(one_shot, sentinel, suffix) DECLARE(two_shot, sentinel, suffix)
 
+#define DECLARE_SHARED_SENTINEL(name, suffix)                                                      \
+    DECLARE(shared_one_shot, sentinel, suffix) DECLARE(shared_two_shot, sentinel, suffix)
+
 LLANE_TYPES(DECLARE_LL)
+LLANE_TYPES(DECLARE_SHARED_LL)
 LLANE_FLOAT_TYPES(DECLARE_SENTINEL)
+LLANE_FLOAT_TYPES(DECLARE_SHARED_SENTINEL)
 
 #define ROW_OF_INTEGER(name, suffix)                                                               \
     {{(const void *)llane_one_shot_ll_##suffix, NULL},                                             \
@@ -26,3 +33,16 @@ LLANE_FLOAT_TYPES(DECLARE_SENTINEL)
 extern "C" const void
     *const llane_all_reduce_table[LLANE_N_TYPES][LLANE_N_ALGORITHMS][LLANE_N_PACKETS] = {
         LLANE_INTEGER_TYPES(ROW_OF_INTEGER) LLANE_FLOAT_TYPES(ROW_OF_FLOAT)};
+
+#define SHARED_ROW_OF_INTEGER(name, suffix)                                                        \
+    {{(const void *)llane_shared_one_shot_ll_##suffix, NULL},                                      \
+     {(const void *)llane_shared_two_shot_ll_##suffix, NULL}},
+#define SHARED_ROW_OF_FLOAT(name, suffix)                                                          \
+    {{(const void *)llane_shared_one_shot_ll_##suffix,                                             \
+      (const void *)llane_shared_one_shot_sentinel_##suffix},                                      \
+     {(const void *)llane_shared_two_shot_ll_##suffix,                                             \
+      (const void *)llane_shared_two_shot_sentinel_##suffix}},
+
+extern "C" const void
+    *const llane_shared_table[LLANE_N_TYPES][LLANE_N_ALGORITHMS][LLANE_N_PACKETS] = {
+        LLANE_INTEGER_TYPES(SHARED_ROW_OF_INTEGER) LLANE_FLOAT_TYPES(SHARED_ROW_OF_FLOAT)};

@@ -13,11 +13,12 @@
 
 enum {
     LLANE_MAX_RANKS = 16,
-    LLANE_MAX_BLOCKS = 64,   /* cells a lane has; no launch is wider */
-    LLANE_MIN_THREADS = 64,  /* a block of an all-reduce: each cell has a thread (cells.cuh) */
-    LLANE_MAX_THREADS = 512, /* what the kernels are compiled for */
-    LLANE_PACKET_BYTES = 16, /* in a slot, of either family */
-    LLANE_LL_PAYLOAD = 8,    /* bytes of the message that an LL packet carries */
+    LLANE_MAX_BLOCKS = 64,        /* cells a lane has; no launch is wider */
+    LLANE_MIN_THREADS = 64,       /* a block of an all-reduce: each cell has a thread (cells.cuh) */
+    LLANE_MAX_THREADS = 512,      /* what the kernels are compiled for */
+    LLANE_PACKET_BYTES = 16,      /* in a slot, of either family */
+    LLANE_LL_PAYLOAD = 8,         /* bytes of the message that an LL packet carries */
+    LLANE_SHARED_GENERATIONS = 4, /* of a sentinel slot that several ranks may read */
     LLANE_STRIPE_BYTES =
         2048, /* what every 32nd LL operation zeroes in each slot, see packets.cuh */
 };
@@ -27,10 +28,16 @@ enum {
  * one aligned 16-byte word.
  */
 struct llane_cell {
-    uint32_t ll_op; /* number of the next LL operation = its flag: 1, 2, .. 2^32-1, 2, 3, .. */
+    uint32_t ll_op; /* number of the next LL operation = its flag: 1, 2, .. 2^32-1, 4, 5, .. */
     uint32_t sentinel_op; /* number of the next sentinel operation, likewise */
     uint32_t busy;        /* a kernel is between entry and exit on this lane */
     uint32_t reserved;
+};
+
+/* Packets from the start of a generation of the rank's own shared sentinel slot that its last two
+ * sentinel operations may have stored; one copy per possible block, as cells. */
+struct llane_extent {
+    uint32_t last, before_last;
 };
 
 /* A lane's state on its device. */
@@ -38,6 +45,7 @@ struct llane_cells {
     struct llane_cell cell[LLANE_MAX_BLOCKS];
     uint32_t dead; /* LLANE_DEAD_*: later kernels leave at once. Only ever set. */
     uint32_t reserved[31];
+    struct llane_extent extent[LLANE_MAX_BLOCKS];
 };
 
 enum {
@@ -118,6 +126,15 @@ struct llane_all_reduce_args {
     uint8_t *recv[LLANE_MAX_RANKS];
     struct llane_cells *cells;      /* own memory */
     struct llane_lane_words *words; /* device address of the mapped host words */
+    /*
+     * For the kernels of llane_shared_table alone. Bit r of shared: this rank and rank r read each
+     * other's shared slots, which lie in host memory; recv[r] is rank r's, send[] of it is unused. A
+     * shared slot has 2 generations of shared_slot_bytes (a multiple of LLANE_STRIPE_BYTES), for
+     * sentinel packets LLANE_SHARED_GENERATIONS. n_ranks packets more than the message's have to fit.
+     */
+    uint32_t shared;
+    uint64_t shared_slot_bytes;
+    uint8_t *shared_slot; /* this rank's own */
 };
 
 /*
@@ -153,6 +170,8 @@ extern "C" {
 extern const void *const llane_kernel_table[LLANE_N_KERNELS];
 /* NULL where there is no such kernel: integers have no sentinel packets. */
 extern const void *const llane_all_reduce_table[LLANE_N_TYPES][LLANE_N_ALGORITHMS][LLANE_N_PACKETS];
+/* The same for lanes that have pairs of ranks with shared slots. */
+extern const void *const llane_shared_table[LLANE_N_TYPES][LLANE_N_ALGORITHMS][LLANE_N_PACKETS];
 #ifdef __cplusplus
 }
 #endif

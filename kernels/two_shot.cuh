@@ -100,8 +100,9 @@ struct llane_two_shot {
             const uint64_t offset = (uint64_t)i * LLANE_PACKET_BYTES;
             typename S::payload result;
 
-            if (!llane_combine_ranks<S>(args, plan.contributions + offset, op,
-                                        S::load(args, packet), poll, &result))
+            if (!llane_combine_ranks<S>(
+                    args, [&](uint32_t r) { return args.recv[r] + plan.contributions + offset; },
+                    op, S::load(args, packet), poll, &result))
                 return false;
             LLANE_UNROLL
             for (uint32_t s = 0; s < n_ranks - 1; s++)

@@ -43,7 +43,7 @@ static inline uint64_t mix(uint64_t a, uint64_t b)
 
 static inline uint32_t op_after(uint32_t op)
 {
-    return op == UINT32_MAX ? 2 : op + 1;
+    return op == UINT32_MAX ? 4 : op + 1;
 }
 
 /* Varying on purpose: cells must not depend on the grid. Small, so that all ranks' blocks fit on one

@@ -32,6 +32,9 @@ enum { ARENA_BYTES = 6 << 20, UNTOUCHED = 0xc3, SPINS_PER_LOOK = 200, WATCHDOG_S
         }                                                                                          \
     } while (0)
 
+/* Which pairs of ranks have shared slots in host memory instead of private ones. */
+enum sharing { SHARING_NONE, SHARING_ALL, SHARING_SOME };
+
 struct member {
     struct team *team;
     pthread_t thread;
@@ -40,6 +43,7 @@ struct member {
     struct CUstream_st *stream, *side_stream;
     struct CUgraphExec_st *graph;
     uint8_t *slots[LLANE_N_PACKETS]; /* of each family n_ranks slots of two generations */
+    uint8_t *shared_slots[LLANE_N_PACKETS], *device_shared_slots[LLANE_N_PACKETS];
     struct llane_cells *cells;
     uint8_t *arena;
     uint8_t *image;           /* pinned: what goes into the arena and comes out of it */
@@ -51,6 +55,8 @@ struct member {
 struct team {
     uint32_t n_ranks;
     uint64_t slot_bytes[LLANE_N_PACKETS];
+    enum sharing sharing;
+    uint64_t shared_slot_bytes[LLANE_N_PACKETS];
     uint32_t next_op[LLANE_N_PACKETS]; /* the number that each family's next operation has */
     void (*work)(struct member *member, void *arg);
     void *arg;
@@ -105,9 +111,36 @@ static inline void load_kernels(void)
         MUST(llane_gpu_kernel_load(llane_kernel_table[k], LLANE_MIN_THREADS, &blocks_per_sm));
     for (int k = 0; k < LLANE_N_TYPES * LLANE_N_ALGORITHMS * LLANE_N_PACKETS; k++) {
         const void *kernel = (&llane_all_reduce_table[0][0][0])[k];
+        const void *shared = (&llane_shared_table[0][0][0])[k];
 
         if (kernel)
             MUST(llane_gpu_kernel_load(kernel, LLANE_MIN_THREADS, &blocks_per_sm));
+        if (shared)
+            MUST(llane_gpu_kernel_load(shared, LLANE_MIN_THREADS, &blocks_per_sm));
+    }
+}
+
+static inline uint32_t shared_generations(int packet)
+{
+    return packet == LLANE_LL ? 2 : LLANE_SHARED_GENERATIONS;
+}
+
+static inline bool are_sharing(const struct team *team, uint32_t a, uint32_t b)
+{
+    return a != b && (team->sharing == SHARING_ALL ||
+                      (team->sharing == SHARING_SOME && (a * b + a + b) % 3 != 2));
+}
+
+static inline void member_create_shared(struct member *m)
+{
+    for (int packet = 0; packet < LLANE_N_PACKETS; packet++) {
+        const size_t bytes = shared_generations(packet) * m->team->shared_slot_bytes[packet];
+        void *p, *device_p;
+
+        MUST(llane_gpu_host_alloc(bytes, &p, &device_p));
+        m->shared_slots[packet] = p;
+        m->device_shared_slots[packet] = device_p;
+        memset(p, packet == LLANE_LL ? 0 : 0xff, bytes);
     }
 }
 
@@ -131,6 +164,8 @@ static inline void member_create(struct member *m, void *arg)
         m->slots[packet] = p;
         MUST(llane_gpu_memset_async(p, packet == LLANE_LL ? 0 : 0xff, slots_bytes, m->stream));
     }
+    if (m->team->sharing != SHARING_NONE)
+        member_create_shared(m);
     MUST(llane_gpu_malloc(sizeof(struct llane_cells), &p));
     m->cells = p;
     MUST(llane_gpu_malloc(ARENA_BYTES, &p));
@@ -187,8 +222,19 @@ static inline uint64_t slot_bytes_for(uint64_t max_bytes, uint32_t n_ranks,
            LLANE_STRIPE_BYTES;
 }
 
+/* Bytes of a shared slot's generation, likewise. */
+static inline uint64_t shared_slot_bytes_for(uint64_t max_bytes, uint32_t n_ranks,
+                                             enum llane_packet packet)
+{
+    const uint64_t payload = packet == LLANE_LL ? LLANE_LL_PAYLOAD : LLANE_PACKET_BYTES;
+    const uint64_t n_packets = divide_up(max_bytes, payload) + n_ranks;
+
+    return divide_up(n_packets * LLANE_PACKET_BYTES, LLANE_STRIPE_BYTES) * LLANE_STRIPE_BYTES;
+}
+
 /* A lane, ready for its first operation, for messages of up to max_bytes. */
-static inline struct team *team_create(uint32_t n_ranks, uint64_t max_bytes)
+static inline struct team *team_create_sharing(uint32_t n_ranks, uint64_t max_bytes,
+                                               enum sharing sharing)
 {
     struct team *team = calloc(1, sizeof(*team));
     int n_devices = 0;
@@ -197,14 +243,23 @@ static inline struct team *team_create(uint32_t n_ranks, uint64_t max_bytes)
     MUST(llane_gpu_device_count(&n_devices));
     MUST(n_devices == 0);
     team->n_ranks = n_ranks;
-    for (int p = 0; p < LLANE_N_PACKETS; p++)
+    team->sharing = sharing;
+    for (int p = 0; p < LLANE_N_PACKETS; p++) {
         team->slot_bytes[p] = slot_bytes_for(max_bytes, n_ranks, (enum llane_packet)p);
+        team->shared_slot_bytes[p] =
+            shared_slot_bytes_for(max_bytes, n_ranks, (enum llane_packet)p);
+    }
     for (uint32_t r = 0; r < n_ranks; r++)
         team->members[r] =
             (struct member){.team = team, .rank = r, .device = (int)(r % (uint32_t)n_devices)};
     team_do(team, member_create, NULL);
     team_preset(team, 1, 1);
     return team;
+}
+
+static inline struct team *team_create(uint32_t n_ranks, uint64_t max_bytes)
+{
+    return team_create_sharing(n_ranks, max_bytes, SHARING_NONE);
 }
 
 static inline void member_destroy(struct member *m, void *arg)
@@ -301,11 +356,22 @@ static inline void member_launch(struct member *m, struct CUstream_st *stream,
         .stream = stream,
     };
 
+    if (m->team->sharing != SHARING_NONE) {
+        launch.kernel = llane_shared_table[how->type][how->algorithm][how->packet];
+        args.shared_slot = m->device_shared_slots[how->packet];
+        args.shared_slot_bytes = m->team->shared_slot_bytes[how->packet];
+    }
     for (uint32_t s = 0; s + 1 < n_ranks; s++)
         args.send[s] = team_slot(m->team, how->packet, (next + s) % n_ranks, m->rank);
     for (uint32_t r = 0; r < LLANE_MAX_RANKS; r++)
         args.recv[r] =
             team_slot(m->team, how->packet, m->rank, r < n_ranks && r != m->rank ? r : next);
+    for (uint32_t r = 0; r < n_ranks; r++) {
+        if (are_sharing(m->team, m->rank, r)) {
+            args.shared |= 1u << r;
+            args.recv[r] = m->team->members[r].device_shared_slots[how->packet];
+        }
+    }
     MUST(llane_gpu_launch(&launch));
 }
 

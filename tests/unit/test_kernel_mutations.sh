@@ -18,14 +18,23 @@ ANY_FLAG | reuse:one_shot_ll__* | packets | s/\(uint32_t\)\(low >> 32\) == op &&
 HALF_SENTINEL | reuse:one_shot_sentinel__* | packets | s/is_whole\(low\) && is_whole\(high\)/is_whole(low)/
 ONE_GENERATION | reuse:one_shot_ll__* reuse:one_shot_sentinel__* reuse:two_shot_sentinel__* | packets | s/\(op & 1\) \* slot_bytes/0 * op * slot_bytes/
 ONE_COUNTER | reuse:one_shot_sentinel__* | packets | s/return cell\.sentinel_op/return cell.ll_op/
-SKIP_ONE | reuse:kernels__counters_wrap__* | packets | s/0xffffffffu \? 2 :/0xffffffffu ? 1 :/
+SKIP_ONE | reuse:kernels__counters_wrap__* | packets | s/0xffffffffu \? 4 :/0xffffffffu ? 1 :/
 NO_STRIPE | reuse:kernels__counter_wraps_over* | packets | s/if \(\(op >> 1\) % 16 != 0\)/if (op != 0)/
 CLEAN_OWN | reuse:kernels__stripe_goes_round* | packets | s/ && !is_used\(r, packet\)//
 SPARE_SHORTER | reuse:kernels__stripe_goes_round* | two_shot | s/packet - results < length<S>\(plan, r\)/packet - results < plan.n_shard/
 NO_REARM | reuse:one_shot_sentinel__* reuse:two_shot_sentinel__* | packets | s/llane_store16\(at, ~0ull, ~0ull\);/(void)at;/
 REARM_WHOLE | reuse:one_shot_sentinel__* | one_shot | s/(rearm.*?|)(if \(r != args\.rank)(\)\s*S::P::rearm)/$1$2 \&\& i < args.count \/ (S::W * S::T::LANES)$3/s
 REARM_SUMS_ONLY | reuse:two_shot_sentinel__* | two_shot | s/if \(r != args\.rank && i < length<S>\(plan, r\)\)/if (false)/
-EARLY_SUM | reuse:two_shot_ll__* reuse:two_shot_sentinel__* | combine | s/(recv\[base \+ g\] \+ at; \},\s*)others,/$1others & (others - 1),/
+EARLY_SUM | reuse:two_shot_ll__* reuse:two_shot_sentinel__* | combine | s/(address\(base \+ g\); \},\s*)others,/$1others & (others - 1),/
+SHARED_TWO_GENERATIONS | shared:shared_one_shot_sentinel__* shared:shared_two_shot_sentinel__* | shared | s/LLANE_SHARED_GENERATIONS - 1u/1u/
+SHARED_NO_REARM | shared:shared_one_shot_sentinel__* shared:shared_two_shot_sentinel__* | shared | s/P::rearm\(slot[^;]*;/(void)slot;/
+SHARED_LAST | shared:shared_one_shot_sentinel__* | shared | s/\.before_last/.last/
+SHARED_REARM_TOO_LATE | shared:shared_one_shot_sentinel__* shared:shared_two_shot_sentinel__* | shared | s/\(args, op \+ 2\)/(args, op + 1)/
+SHARED_SHORT_EXTENT | shared:shared_two_shot_sentinel__* | shared_two_shot | s/plan\.n_ranks \* plan\.n_shard\)/plan.n_packets - plan.n_shard)/
+SHARED_NO_STRIPE | shared:shared__stripe_goes_round* | shared | s/if \(!is_used\(first \+ i\)\)/if (op == 0)/
+SHARED_CLEAN_OWN | shared:shared__stripe_goes_round* shared:shared_one_shot_ll__* | shared | s/if \(!is_used\(first \+ i\)\)/if (op != 0)/
+SHARED_SPARE_ALL | shared:shared__stripe_goes_round* | shared_two_shot | s/return \(r == args\.rank[^;]*;/return true;/
+SHARED_WRAP | shared:shared__counters_wrap__* | packets | s/0xffffffffu \? 4 :/0xffffffffu ? 2 :/
 RAW_NAN | results:kernels__three_kinds* | convert | s/x != x \? 0x7fffffffu : //
 RAW_WORDS | results:kernels__three_kinds* | reduce | s/if constexpr \(T::IS_FLOAT\)/if constexpr (false)/
 OWN_CELL | reuse:one_shot_ll__* | cells | s/(llane_cells_leave\(.*?if \(!visit->mine)/$1 || visit->mine != \&cells->cell[llane_block_id()]/s
@@ -40,7 +49,7 @@ tsan) sanitize="-fsanitize=thread --param tsan-instrument-func-entry-exit=0" ;;
 *) sanitize="" ;;
 esac
 
-for program in results reuse ends; do
+for program in results reuse ends shared; do
     # shellcheck disable=SC2086
     if ! ${CC:-gcc} -std=gnu11 -O1 -D_GNU_SOURCE= $sanitize -Iplugin -Ikernels -c \
         tests/unit/test_kernel_$program.c -o "$out/$program.o"; then
@@ -79,7 +88,7 @@ copy() {
     rm -rf "$1" && mkdir -p "$1" && cp "${headers[@]}" kernels/table.h kernels/type_f32.cu "$1"
 }
 
-copy "$out/NOTHING" && build "$out/NOTHING" results reuse ends
+copy "$out/NOTHING" && build "$out/NOTHING" results reuse ends shared
 for tests in $(cut -s -d'|' -f2 <<<"$mutations" | tr ' ' '\n' | sort -u); do
     run "$out/NOTHING" "$tests" "$out/NOTHING/log" 60 && result=ok || result="not ok"
     report "$result" "unbroken kernels pass $tests" "$out/NOTHING/log"

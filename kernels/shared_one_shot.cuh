@@ -1,0 +1,109 @@
+/*
+ * One-shot all-reduce where some or all pairs of ranks have shared slots: as one_shot.cuh, but one
+ * store serves all peers with whom this rank shares.
+ */
+#ifndef LLANE_KERNELS_SHARED_ONE_SHOT_CUH
+#define LLANE_KERNELS_SHARED_ONE_SHOT_CUH
+
+#include "shared.cuh"
+
+struct llane_shared_one_shot {
+    /* Of the thread's first packet: read while the lane's state is on its way. */
+    template <class S> struct ahead {
+        typename S::payload mine;
+    };
+
+    template <class S>
+    LLANE_DEVICE struct ahead<S> look_ahead(const struct llane_all_reduce_args &args) {
+        struct ahead<S> ahead = {
+        };
+
+        if (llane_grid_thread() < S::n_packets(args))
+            ahead.mine = S::load(args, llane_grid_thread());
+        return ahead;
+    }
+
+    /* All of the thread's packets, before it awaits any. */
+    template <class S>
+    LLANE_DEVICE void push(const struct llane_all_reduce_args &args, uint32_t op,
+                           const struct ahead<S> &ahead)
+    {
+        const uint64_t generation = llane_generation_offset(op, args.slot_bytes);
+        const uint64_t shared = llane_shared_generation<typename S::P>(args, op);
+        const uint32_t n_packets = S::n_packets(args), n_ranks = S::n_ranks(args);
+        typename S::payload mine = ahead.mine;
+
+        for (uint32_t i = llane_grid_thread(); i < n_packets;) {
+            const uint64_t offset = (uint64_t)i * LLANE_PACKET_BYTES;
+
+            if (args.shared != 0)
+                S::P::store(args.shared_slot + shared + offset, mine, op);
+            LLANE_UNROLL
+            for (uint32_t s = 0; s < n_ranks - 1; s++)
+                if (!llane_is_shared(args, llane_peer(args.rank, s, n_ranks)))
+                    S::P::store(args.send[s] + generation + offset, mine, op);
+            i += llane_grid_threads();
+            if (i < n_packets)
+                mine = S::load(args, i);
+        }
+        llane_shared_rearm<typename S::P>(args, op);
+    }
+
+    /* False: stopped by an abort. */
+    template <class S>
+    LLANE_DEVICE bool finish(const struct llane_all_reduce_args &args, uint32_t op,
+                             const struct ahead<S> &ahead)
+    {
+        const uint64_t generation = llane_generation_offset(op, args.slot_bytes);
+        const uint64_t shared = llane_shared_generation<typename S::P>(args, op);
+        const uint32_t n_packets = S::n_packets(args);
+        struct llane_poll poll = {args.cells, args.words, args.spins_per_look};
+        typename S::payload mine = ahead.mine;
+
+        for (uint32_t i = llane_grid_thread(); i < n_packets;) {
+            const uint64_t offset = (uint64_t)i * LLANE_PACKET_BYTES;
+            typename S::payload result;
+
+            if (!llane_combine_ranks<S>(
+                    args,
+                    [&](uint32_t r) {
+                        return args.recv[r] + (llane_is_shared(args, r) ? shared : generation) +
+                               offset;
+                    },
+                    op, mine, &poll, &result))
+                return false;
+            const uint32_t next = i + llane_grid_threads();
+
+            if (next < n_packets)
+                mine = S::load(args, next); /* before the store: in and out may be one buffer */
+            S::store(args, i, result);
+            i = next;
+        }
+        return true;
+    }
+
+    /* After the last poll: makes the operation's generation of the private slots fit for its next use. */
+    template <class S>
+    LLANE_DEVICE void clean(const struct llane_all_reduce_args &args, uint32_t op)
+    {
+        const uint64_t generation = llane_generation_offset(op, args.slot_bytes);
+        const uint32_t n_packets = S::n_packets(args), n_ranks = S::n_ranks(args);
+
+        if constexpr (S::P::IS_LL) {
+            llane_ll_clean(args, op, [&](uint32_t r, uint32_t packet) {
+                return llane_is_shared(args, r) || packet < n_packets;
+            });
+            llane_shared_ll_clean(args, op, [&](uint32_t packet) { return packet < n_packets; });
+        } else {
+            for (uint32_t i = llane_grid_thread(); i < n_packets; i += llane_grid_threads()) {
+                LLANE_UNROLL
+                for (uint32_t r = 0; r < n_ranks; r++)
+                    if (r != args.rank && !llane_is_shared(args, r))
+                        S::P::rearm(args.recv[r] + generation + (uint64_t)i * LLANE_PACKET_BYTES);
+            }
+            llane_shared_note(args, n_packets);
+        }
+    }
+};
+
+#endif
