@@ -3,9 +3,10 @@
  * operations, slots of two generations of W words, and a network that holds posted stores back and
  * delivers them in any order. A word stands for one 8-byte half {payload, flag} and is whole; its
  * content here is the number of the operation that wrote it, 0 when clean, so that a reader can be
- * asked whether it took the right one.
+ * asked whether it took the right one. (The kernels' wrap leaves out 2 and 3 as well, for the four
+ * generations of packet_shared.pml; what counts here is that an even number follows.)
  *
- * Flags come from a small space 1..M that wraps as the kernels' does (M, 2, 3, ...). In operations
+ * Flags come from a small space 1..M that wraps to an even number as the kernels' does (M, 2, 3, ...). In operations
  * whose flag is BIG or BIG+1 all sources store W words. In the others the ranks from LONG on store
  * one and the rest W, as in a two-shot operation where the last shard is shorter: when a BIG flag comes
  * round again, what it left of these ranks behind the first word must be gone. Every EVERY-th

@@ -57,6 +57,21 @@ reuse fails sums_rearmed_alone__old_result_is_taken -DN=2 -DKINDS=32 -DREARM_SUM
 reuse fails one_counter_for_both_families__generation_repeats -DN=2 -DONE_COUNTER
 reuse fails sums_sent_early__ranks_run_ahead -DN=3 -DKINDS=194 -DEARLY_SUM
 
+# KINDS: likewise, without empty shards.
+shared() { # EXPECTED NAME -D...
+    search "$1" "shared__$2" packet_shared "${@:3}"
+}
+
+shared holds two_ranks_one_shot_sentinel__right_and_live -DN=2 -DKINDS=10
+shared holds two_ranks_one_packet_both_families__right_and_live -DN=2 -DKINDS=3
+shared holds three_ranks_one_packet_sentinel__right_and_live -DN=3 -DKINDS=2
+shared fails two_generations__are_not_enough -DKINDS=2 -DGENERATIONS=2
+shared fails three_generations__are_not_enough -DKINDS=2 -DGENERATIONS=3 -DM=12
+shared fails no_rearm__old_packet_is_taken -DKINDS=2 -DNO_REARM
+shared fails last_operation_rearmed__packet_is_lost -DKINDS=2 -DREARM_LAST
+shared fails contributions_rearmed_alone__old_result_is_taken -DKINDS=32 -DSHORT_EXTENT
+shared fails kernel_ends_before_its_stores__old_packet_is_taken -DKINDS=2 -DEND_EARLY
+
 flags() { # EXPECTED NAME -D...
     search "$1" "flags__$2" packet_ll "${@:3}"
 }
@@ -73,6 +88,8 @@ flags fails stripe_in_own_words__hangs -DCLEAN_OWN
 if [ "${1:-}" = --deep ]; then
     reuse holds three_ranks_two_shot_sentinel__right_and_live -DN=3 -DKINDS=32
     reuse holds three_ranks_sentinel_any_short_mixture__right_and_live -DN=3 -DKINDS=162
+    shared holds two_ranks_two_shot_sentinel__right_and_live -DN=2 -DKINDS=34
+    shared holds three_ranks_one_packet_both_families__right_and_live -DN=3 -DKINDS=3
     flags holds two_ranks_many_wraps__right_and_live -DN=2 -DOPS=200
     flags holds three_ranks_three_wraps__right_and_live -DN=3 -DOPS=60 -DLONG=0 -DBIG=70
     flags holds three_ranks_longer_messages__right_and_live -DN=3 -DOPS=4 -DLONG=1 -DBIG=20
