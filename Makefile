@@ -311,15 +311,20 @@ test-gpu: ## several ranks on one real GPU, with the installed NCCL
 model: ## the deep model-checking runs (minutes, gigabytes)
 	@tests/model/run_deep.sh
 FUZZ_SECONDS ?= 60
-fuzz: ## parsers of the doctor under libFuzzer for FUZZ_SECONDS=60; `make test` runs their seeds
+FUZZ_CC = clang -g -O1 -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=undefined -std=gnu11 \
+    -D_GNU_SOURCE -DLLANE_VERSION='"$(VERSION)"' $(INCLUDES) -Itools
+# 1: the target; it begins with what it found before, and the folder of seeds 2.
+fuzz_run = $(O)/fuzz/fuzz_$(1) -max_total_time=$(FUZZ_SECONDS) -max_len=8192 -timeout=10 \
+    -artifact_prefix=$(O)/fuzz/$(1)_found/ $(O)/fuzz/$(1) $(2)
+fuzz: ## parsers under libFuzzer, FUZZ_SECONDS=60 each; `make test` runs their seeds
 	@scripts/deps --fuzz
-	mkdir -p $(O)/fuzz/doctor $(O)/fuzz/doctor_found
+	mkdir -p $(foreach t,doctor nccl_tuning,$(O)/fuzz/$(t) $(O)/fuzz/$(t)_found)
 	tests/fuzz/make_seeds_doctor $(O)/fuzz/doctor_seeds
-	clang -g -O1 -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=undefined -std=gnu11 \
-	    -D_GNU_SOURCE -DLLANE_VERSION='"$(VERSION)"' -I. -Itools -o $(O)/fuzz/fuzz_doctor \
-	    tests/fuzz/fuzz_doctor.c $(wildcard tools/doctor_*.c) -ldl
-	$(O)/fuzz/fuzz_doctor -max_total_time=$(FUZZ_SECONDS) -max_len=8192 -timeout=10 \
-	    -artifact_prefix=$(O)/fuzz/doctor_found/ $(O)/fuzz/doctor $(O)/fuzz/doctor_seeds
+	$(FUZZ_CC) -o $(O)/fuzz/fuzz_doctor tests/fuzz/fuzz_doctor.c $(wildcard tools/doctor_*.c) -ldl
+	$(FUZZ_CC) -o $(O)/fuzz/fuzz_nccl_tuning tests/fuzz/fuzz_nccl_tuning.c \
+	    $(addprefix plugin/,nccl_tuning.c config.c log.c)
+	$(call fuzz_run,doctor,$(O)/fuzz/doctor_seeds)
+	$(call fuzz_run,nccl_tuning,tests/fuzz/seeds_nccl_tuning)
 lint: ## format, clang-tidy, cppcheck, shellcheck, codespell, exports
 	@scripts/deps --lint
 	+@$(MAKE) --no-print-directory $(EMU_PLUGIN)

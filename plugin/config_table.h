@@ -46,6 +46,9 @@
     X(graph_order, GRAPH_ORDER, BOOL, 1, 0, 1, "",                                                 \
       "0: captured all-reduces are not ordered against eager ones and other graphs of their "      \
       "communicator, which saves two nodes a graph. For programs that use one stream.")            \
+    X(nccl_tuning, NCCL_TUNING, TEXT, 0, 0, 0, "FILE",                                             \
+      "Algorithm, protocol and channels for calls that stay with NCCL, as docs/ab.md says; the "   \
+      "same file on all ranks. Unset: NCCL chooses.")                                              \
     X(stats, STATS, TEXT, 0, 0, 0, "1 or FILE",                                                    \
       "Calls and bytes per communicator by size, route and reason. 1: to stderr as communicators " \
       "end. FILE: there, when the process ends, as JSON if its name ends in .json; %p, %r and %h " \

@@ -8,7 +8,7 @@ struct record {
     uintptr_t slot;
     uintptr_t ctx;
     uint64_t comm_id;
-    size_t n_ranks, n_nodes; /* for a debugger; llane asks the communicator itself */
+    size_t n_ranks, n_nodes;
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the two below */
@@ -64,6 +64,21 @@ const void *llane_tuner_remove(void *ctx)
     pthread_mutex_unlock(&lock);
     free(record);
     return (const void *)slot;
+}
+
+int llane_tuner_sizes(void *ctx, size_t *n_ranks_out, size_t *n_nodes_out)
+{
+    pthread_mutex_lock(&lock);
+    const struct record *record = records;
+    while (record && record->ctx != (uintptr_t)ctx) {
+        record = record->next;
+    }
+    if (record) {
+        *n_ranks_out = record->n_ranks;
+        *n_nodes_out = record->n_nodes;
+    }
+    pthread_mutex_unlock(&lock);
+    return record != NULL;
 }
 
 int llane_tuner_find(const void *comm, size_t comm_bytes, uint64_t *comm_id_out)

@@ -22,6 +22,9 @@ void *llane_tuner_add(void **ctx_slot, size_t n_ranks, size_t n_nodes, uint64_t 
 /* Forgets the record and returns its slot's address; NULL for a context that has none. */
 const void *llane_tuner_remove(void *ctx);
 
+/* The sizes that init was told; 0 for a context that has no record. */
+int llane_tuner_sizes(void *ctx, size_t *n_ranks_out, size_t *n_nodes_out);
+
 /*
  * 1 if there is a record whose slot lies in [comm, comm + comm_bytes), with its id (0 below NCCL
  * 2.28); else 0.
