@@ -5,6 +5,7 @@ BINDIR ?= $(PREFIX)/bin
 LIBDIR ?= $(PREFIX)/lib
 TOOLDIR ?= $(PREFIX)/libexec/llane
 SHAREDIR ?= $(PREFIX)/share
+ZSHDIR ?= $(SHAREDIR)/zsh/site-functions
 # The time that packages carry: the last commit's, where nothing else is asked for.
 SOURCE_DATE_EPOCH ?= $(or $(shell git log -1 --format=%ct 2>/dev/null),1767225600)
 PACKAGE_DIR ?= $(BUILD)/packages
@@ -51,7 +52,7 @@ $(PACKAGED)/man/llane.1: docs/llane.md scripts/package/make_man Makefile
 	$(write_page)
 
 PLACE = O=$(O) VERSION=$(VERSION) INSTALL_DEVICE=$(INSTALL_DEVICE) DESTDIR='$(DESTDIR)' BINDIR='$(BINDIR)' \
-    LIBDIR='$(LIBDIR)' TOOLDIR='$(TOOLDIR)' SHAREDIR='$(SHAREDIR)' TOOLS='$(PACKAGED_TOOLS)' \
+    LIBDIR='$(LIBDIR)' TOOLDIR='$(TOOLDIR)' SHAREDIR='$(SHAREDIR)' ZSHDIR='$(ZSHDIR)' TOOLS='$(PACKAGED_TOOLS)' \
     MAN_PAGES='$(MAN_PAGES)' scripts/package/place
 .PHONY: install uninstall deb wheel test-packages installable
 installable: $(PACKAGED_OBJECTS) $(PACKAGED_TOOLS) $(MAN_PAGES)
@@ -60,11 +61,25 @@ install: installable ## PREFIX=/usr/local DESTDIR=
 	@$(PLACE) install
 uninstall: ## the same PREFIX and DESTDIR
 	@$(PLACE) uninstall
+# What packages carry is installed into an empty root first.
+PACKAGE_ROOT = $(abspath $(PACKAGED)/root-$(1)-$(INSTALL_DEVICE))
+stage = rm -rf $(call PACKAGE_ROOT,$(1)) && $(MAKE) --no-print-directory install DESTDIR=$(call PACKAGE_ROOT,$(1))
+deb: installable ## a Debian package in build/packages
+	@scripts/deps --package
+	+@$(call stage,deb) PREFIX=/usr LIBDIR=/usr/lib/$$(dpkg-architecture -qDEB_HOST_MULTIARCH) \
+	    ZSHDIR=/usr/share/zsh/vendor-completions
+	@mkdir -p $(PACKAGE_DIR)
+	@SOURCE_DATE_EPOCH=$(SOURCE_DATE_EPOCH) scripts/package/make_deb $(call PACKAGE_ROOT,deb) $(VERSION) $(PACKAGE_DIR)
+wheel: installable ## a Python wheel in build/packages
+	+@$(call stage,wheel) PREFIX=/llane
+	@mkdir -p $(PACKAGE_DIR)
+	@SOURCE_DATE_EPOCH=$(SOURCE_DATE_EPOCH) scripts/package/make_wheel $(call PACKAGE_ROOT,wheel)/llane $(VERSION) $(PACKAGE_DIR)
 # Here because `make test` takes what it finds in other folders.
 PACKAGE_TESTS := $(wildcard tests/packages/test_*.sh)
 test-packages: ## installs, packages and examples, from empty roots; CI runs it with ARCHS=90
 	@scripts/deps --package
-	+@$(MAKE) --no-print-directory ARCHS='$(TEST_ARCHS)' emu tools programs cuda
+	+@$(MAKE) --no-print-directory INSTALL_DEVICE=emu emu tools programs installable
+	+@$(if $(HAVE_CUDA),$(MAKE) --no-print-directory ARCHS='$(TEST_ARCHS)' installable,true)
 	@$(RUN_ENV) PACKAGE_VERSION=$(VERSION) PACKAGE_HAS_CUDA=$(if $(HAVE_CUDA),yes) \
-	    PACKAGE_MAKE='$(if $(HAVE_CUDA),ARCHS="$(TEST_ARCHS)") V=$(V) BUILD=$(BUILD)' \
+	    PACKAGE_ARCHS='$(TEST_ARCHS)' SOURCE_DATE_EPOCH=$(SOURCE_DATE_EPOCH) \
 	    scripts/run_tests $(O) $(PACKAGE_TESTS)
