@@ -68,22 +68,24 @@ static void meet(struct llane_comm *comm)
         comm->has_key = comm->shrink != LLANE_KEY_NAMELESS;
     }
     comm->objection = objection_of(comm);
-    comm->leaves_first = comm->has_unordered;
+    struct llane_order_events *events = NULL;
     enum llane_inactive_reason reason =
-        comm->n_ranks == 1                   ? LLANE_INACTIVE_ONE_RANK
-        : comm->n_ranks > LLANE_MAX_RANKS    ? LLANE_INACTIVE_TOO_MANY_RANKS
-        : comm->shares_with                  ? LLANE_INACTIVE_SHARED
-        : comm->shrink == LLANE_KEY_NAMELESS ? LLANE_INACTIVE_SHRUNK_AGAIN
-        : !comm->has_key                     ? LLANE_INACTIVE_NO_ID
-                                             : LLANE_INACTIVE_NONE;
+        comm->n_ranks == 1                               ? LLANE_INACTIVE_ONE_RANK
+        : comm->n_ranks > LLANE_MAX_RANKS                ? LLANE_INACTIVE_TOO_MANY_RANKS
+        : comm->shares_with                              ? LLANE_INACTIVE_SHARED
+        : comm->shrink == LLANE_KEY_NAMELESS             ? LLANE_INACTIVE_SHRUNK_AGAIN
+        : !comm->has_key                                 ? LLANE_INACTIVE_NO_ID
+        : llane_order_events_take(comm->device, &events) ? LLANE_INACTIVE_GPU
+                                                         : LLANE_INACTIVE_NONE;
     if (reason) {
         llane_comm_set_inactive(comm, reason);
         LLANE_INFO("rank %d of %d: inactive: %s", comm->rank, comm->n_ranks,
                    llane_inactive_text((int)reason));
         return;
     }
-    atomic_store_explicit(&comm->state, LLANE_COMM_SETTING_UP, memory_order_relaxed);
     comm->setup_start_ms = llane_now_ms();
+    llane_order_init(&comm->order, events, comm->is_graph_ordered);
+    llane_comm_set_setting_up(comm);
     llane_setup_start(comm);
 }
 
@@ -96,8 +98,7 @@ static int begin_number(struct llane_comm *comm, uint64_t number)
 {
     /* Acquire pairs with llane_comm_set_switching. */
     struct llane_switch *sw = atomic_load_explicit(&comm->switch_word, memory_order_acquire);
-    const struct llane_lane *lane = llane_comm_ordered_lane(comm);
-    if (!sw || !lane || (!comm->has_posted && !llane_order_has_begun(&lane->order))) {
+    if (!sw || (!comm->has_posted && !llane_order_has_begun(&comm->order))) {
         return 0;
     }
     comm->has_posted = 1;
@@ -130,7 +131,7 @@ static enum llane_route route_call(struct llane_comm *comm, const struct llane_o
 static ncclResult_t carry(struct llane_comm *comm, const struct llane_operation *operation)
 {
     struct llane_lane *lane = atomic_load_explicit(&comm->lane, memory_order_acquire);
-    ncclResult_t result = llane_place_check(comm, lane);
+    ncclResult_t result = llane_place_check(comm);
     if (result == ncclSuccess && llane_group_is_open(comm->nccl)) {
         int err = llane_group_add(comm, operation, LLANE_GROUP_LANE);
         result = !err ? ncclSuccess : err == LLANE_EINVAL ? ncclInvalidUsage : ncclSystemError;
@@ -308,13 +309,13 @@ ncclResult_t llane_call_GroupSimulateEnd(const struct llane_nccl *nccl, ncclSimI
 /* What the lane knows beyond NCCL's "success" or "in progress". The lock is held. */
 static ncclResult_t async_error(struct llane_comm *comm, ncclResult_t nccls)
 {
-    struct llane_lane *lane = llane_comm_ordered_lane(comm);
-    uint32_t dead = llane_comm_live_lane(comm) ? llane_lane_dead(lane) : LLANE_DEAD_NOT;
+    const struct llane_lane *lane = llane_comm_live_lane(comm);
+    uint32_t dead = lane ? llane_lane_dead(lane) : LLANE_DEAD_NOT;
     if (dead) {
         return llane_place_dead_result(comm, dead);
     }
-    if (nccls == ncclSuccess && lane) {
-        return llane_place_enter_pending(comm, lane);
+    if (nccls == ncclSuccess && llane_comm_is_ordered(comm)) {
+        return llane_place_enter_pending(comm);
     }
     return nccls == ncclSuccess && comm->is_finalizing && llane_comm_is_busy(comm) ? ncclInProgress
                                                                                    : nccls;

@@ -85,7 +85,8 @@ struct llane_comm *llane_comm_acquire(ncclComm_t handle)
 
 static int has_order(int state)
 {
-    return state == LLANE_COMM_SWITCHING || state == LLANE_COMM_LIVE;
+    return state == LLANE_COMM_SETTING_UP || state == LLANE_COMM_SWITCHING ||
+           state == LLANE_COMM_LIVE;
 }
 
 static void set_state(struct llane_comm *comm, int state)
@@ -97,16 +98,24 @@ static void set_state(struct llane_comm *comm, int state)
     }
 }
 
+void llane_comm_set_setting_up(struct llane_comm *comm)
+{
+    int new = LLANE_COMM_NEW;
+    atomic_fetch_add_explicit(&llane_comm_n_ordered, 1, memory_order_release);
+    if (!atomic_compare_exchange_strong_explicit(&comm->state, &new, LLANE_COMM_SETTING_UP,
+                                                 memory_order_acq_rel, memory_order_relaxed)) {
+        atomic_fetch_sub_explicit(&llane_comm_n_ordered, 1, memory_order_relaxed); /* retired */
+    }
+}
+
 void llane_comm_set_switching(struct llane_comm *comm, struct llane_lane *lane,
                               struct llane_switch *switch_word)
 {
     int setting_up = LLANE_COMM_SETTING_UP;
     atomic_store_explicit(&comm->lane, lane, memory_order_release);
-    atomic_fetch_add_explicit(&llane_comm_n_ordered, 1, memory_order_release);
-    if (!atomic_compare_exchange_strong_explicit(&comm->state, &setting_up, LLANE_COMM_SWITCHING,
-                                                 memory_order_acq_rel, memory_order_relaxed)) {
-        atomic_fetch_sub_explicit(&llane_comm_n_ordered, 1, memory_order_relaxed); /* retired */
-    }
+    /* Failing, it was retired. */
+    atomic_compare_exchange_strong_explicit(&comm->state, &setting_up, LLANE_COMM_SWITCHING,
+                                            memory_order_acq_rel, memory_order_relaxed);
     /* Last: who sees it sees all of the above. */
     atomic_store_explicit(&comm->switch_word, switch_word, memory_order_release);
 }
@@ -148,11 +157,9 @@ struct llane_lane *llane_comm_live_lane(struct llane_comm *comm)
                : NULL;
 }
 
-struct llane_lane *llane_comm_ordered_lane(struct llane_comm *comm)
+int llane_comm_is_ordered(const struct llane_comm *comm)
 {
-    return has_order(atomic_load_explicit(&comm->state, memory_order_acquire))
-               ? atomic_load_explicit(&comm->lane, memory_order_acquire)
-               : NULL;
+    return has_order(atomic_load_explicit(&comm->state, memory_order_acquire));
 }
 
 int llane_comm_is_busy(const struct llane_comm *comm)
@@ -170,7 +177,12 @@ void llane_comm_release(struct llane_comm *comm)
     struct llane_comm *shares_with = comm->shares_with;
     struct llane_comm *destroyed = comm->destroyed_before;
     set_state(comm, LLANE_COMM_INACTIVE);
-    llane_lane_bury(atomic_load_explicit(&comm->lane, memory_order_relaxed));
+    struct llane_lane *lane = atomic_load_explicit(&comm->lane, memory_order_relaxed);
+    if (lane) {
+        llane_lane_bury(lane); /* with the order's events */
+    } else {
+        llane_order_events_give(comm->order.events);
+    }
     if (comm->board) {
         llane_board_leave(comm->board);
     }

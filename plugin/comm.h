@@ -27,7 +27,7 @@
 enum llane_comm_state {
     LLANE_COMM_NEW,        /* no all-reduce yet */
     LLANE_COMM_SETTING_UP, /* the helper thread works; not all ranks have come */
-    LLANE_COMM_SWITCHING,  /* all have; the switch may go live at any call: order is kept already */
+    LLANE_COMM_SWITCHING,  /* all have; the switch may go live at any call */
     LLANE_COMM_LIVE,       /* lane is valid and every call is routed */
     LLANE_COMM_INACTIVE,   /* NCCL for good; inactive_reason says why */
 };
@@ -100,6 +100,7 @@ struct llane_comm {
      * in the order when the communicator is ready again. */
     int is_pending;
     cudaStream_t pending_stream;
+    struct llane_order order; /* kept while llane_comm_is_ordered */
 
     _Atomic int is_finalizing; /* non-blocking, finalized: in progress while its lane is busy */
     /* calls_end.c's: ranks of the same communicator in this process that were destroyed before, held;
@@ -110,18 +111,16 @@ struct llane_comm {
     _Atomic int is_suspended; /* NCCL alone answers its calls */
 
     /*
-     * Published by the set-up thread with SWITCHING. From then on each call posts its number and is
-     * entered in the lane's order, so that the first operation on the lane comes after it; the rest
+     * Published by the set-up thread with SWITCHING. From then on each call posts its number; the rest
      * of the lane is written before the last vote, hence before the switch is confirmed.
      */
     struct llane_board *board;
     struct llane_switch *_Atomic switch_word;
     int has_posted; /* this rank's thread has posted a number; under the lock */
     struct llane_lane *_Atomic lane;
-    /* LLANE_WAIT: what NCCL was given last before SWITCHING. */
-    cudaStream_t unordered_stream;
-    int has_unordered;
-    int leaves_first; /* LLANE_WAIT: that was before the first all-reduce, which then is NCCL's too */
+    /* LLANE_WAIT: NCCL was given something before the first all-reduce, which then is NCCL's too: what
+     * comes on the lane is behind it, and so behind all. */
+    int leaves_first;
     _Atomic int cancel;     /* the communicator ended: the set-up thread leaves */
     _Atomic int is_settled; /* the set-up thread has no more to do: LIVE or INACTIVE is decided */
 
@@ -142,7 +141,7 @@ struct llane_comm *llane_comm_acquire_or_add(const struct llane_nccl *nccl, nccl
 extern _Atomic int llane_comm_n_ordered;
 static inline int llane_comm_any_ordered(void)
 {
-    /* Acquire pairs with llane_comm_set_switching: a thread that saw the switch word sees this. */
+    /* Acquire pairs with llane_comm_set_setting_up. */
     return atomic_load_explicit(&llane_comm_n_ordered, memory_order_acquire) != 0;
 }
 
@@ -171,6 +170,8 @@ int llane_comm_is_forked_child(void);
 void llane_comm_hold(struct llane_comm *comm);
 void llane_comm_release(struct llane_comm *comm);
 
+/* NEW -> SETTING_UP, under the lock: order.events are there, and its order is kept from now on. */
+void llane_comm_set_setting_up(struct llane_comm *comm);
 /* SETTING_UP -> SWITCHING, by the set-up thread. */
 void llane_comm_set_switching(struct llane_comm *comm, struct llane_lane *lane,
                               struct llane_switch *switch_word);
@@ -180,8 +181,8 @@ void llane_comm_set_live(struct llane_comm *comm);
 void llane_comm_uncount(struct llane_comm *comm, uint64_t n);
 /* The lane, while it may be used; NULL else. */
 struct llane_lane *llane_comm_live_lane(struct llane_comm *comm);
-/* The lane, while its order is kept: as above, and while SWITCHING. */
-struct llane_lane *llane_comm_ordered_lane(struct llane_comm *comm);
+/* From the first all-reduce on, until it has no lane and will have none. */
+int llane_comm_is_ordered(const struct llane_comm *comm);
 
 /* Are its operations on the lane still under way? Also once it was retired. */
 int llane_comm_is_busy(const struct llane_comm *comm);

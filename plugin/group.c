@@ -184,25 +184,10 @@ static void end_counts(struct group *g, int is_void)
     g->n_counted = 0;
 }
 
-/* What the group gave to NCCL before the order was kept is entered in it now. */
-static void enter_in_order(struct llane_comm *comm)
-{
-    pthread_mutex_lock(&comm->lock);
-    struct llane_lane *lane = llane_comm_ordered_lane(comm);
-    if (lane && comm->has_unordered && llane_lane_order_after(lane, comm->unordered_stream)) {
-        LLANE_WARN("rank %d: LLANE_WAIT: %s", comm->rank, llane_gpu_error());
-    }
-    comm->has_unordered = 0;
-    pthread_mutex_unlock(&comm->lock);
-}
-
 static void wait_for_lanes(struct group *g, ncclResult_t result)
 {
     if (g->n_awaited && !llane_is_refused(result)) {
         llane_setup_wait(g->awaited, g->n_awaited);
-        for (size_t i = 0; i < g->n_awaited; i++) {
-            enter_in_order(g->awaited[i]);
-        }
     }
     for (size_t i = 0; i < g->n_awaited; i++) {
         llane_comm_release(g->awaited[i]);
@@ -213,9 +198,9 @@ static void wait_for_lanes(struct group *g, ncclResult_t result)
 enum phase { LAUNCH, BEFORE_NCCL, AFTER_NCCL, AFTER_NCCL_PENDING };
 
 /* Once the lane has launched one of its operations, its peers count on it: all numbers stay. */
-static int launch(struct llane_comm *comm, struct llane_lane *lane,
-                  const struct llane_operation *operation)
+static int launch(struct llane_comm *comm, const struct llane_operation *operation)
 {
+    struct llane_lane *lane = atomic_load_explicit(&comm->lane, memory_order_acquire);
     int err = llane_lane_all_reduce(lane, operation);
     comm->n_in_group = err ? comm->n_in_group : 0;
     return err;
@@ -225,15 +210,14 @@ static int run(struct entry *e, enum phase phase)
 {
     int err = 0;
     pthread_mutex_lock(&e->comm->lock);
-    struct llane_lane *lane = llane_comm_ordered_lane(e->comm); /* NULL: it was ended meanwhile */
-    if (!lane) {
-        err = 0;
+    if (!llane_comm_is_ordered(e->comm)) {
+        err = 0; /* it was ended meanwhile */
     } else if (e->path == LLANE_GROUP_LANE) {
-        err = phase == LAUNCH ? launch(e->comm, lane, &e->operation) : 0;
+        err = phase == LAUNCH ? launch(e->comm, &e->operation) : 0;
     } else if (phase == BEFORE_NCCL) {
-        err = llane_lane_order_before(lane, e->operation.stream);
+        err = llane_order_before_nccl(&e->comm->order, e->operation.stream);
     } else if (phase == AFTER_NCCL) {
-        err = llane_lane_order_after(lane, e->operation.stream);
+        err = llane_order_after_nccl(&e->comm->order, e->operation.stream);
     } else if (phase == AFTER_NCCL_PENDING) {
         e->comm->is_pending = 1;
         e->comm->pending_stream = e->operation.stream;

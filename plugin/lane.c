@@ -23,7 +23,7 @@ static int launch(struct llane_lane *lane, const struct llane_operation *operati
     args.count = operation->count;
     args.op = plan.op;
     args.flags = is_plain(operation, &plan, args.n_ranks) ? LLANE_FLAG_PLAIN : 0;
-    int err = llane_order_before(&lane->order, operation->stream);
+    int err = llane_order_before(lane->order, operation->stream);
     if (err) {
         return err;
     }
@@ -34,7 +34,7 @@ static int launch(struct llane_lane *lane, const struct llane_operation *operati
         .n_blocks = plan.n_blocks,
         .n_threads = plan.n_threads,
         .stream = operation->stream,
-        .chain = llane_order_chain(&lane->order),
+        .chain = llane_order_chain(lane->order),
     };
     err = llane_gpu_launch(&request);
     if (err) {
@@ -42,7 +42,7 @@ static int launch(struct llane_lane *lane, const struct llane_operation *operati
     }
     uint64_t bytes = operation->count * llane_route_type_bytes(operation->datatype);
     lane->n_launched[llane_size_bucket(bytes)][plan.algorithm][plan.packet]++;
-    return llane_order_after(&lane->order, operation->stream);
+    return llane_order_after(lane->order, operation->stream);
 }
 
 /* The lane's device becomes current; what was comes back in previous_out. */
@@ -65,20 +65,6 @@ int llane_lane_all_reduce(struct llane_lane *lane, const struct llane_operation 
     return err ? err : leave(lane, previous, launch(lane, operation));
 }
 
-int llane_lane_order_before(struct llane_lane *lane, cudaStream_t stream)
-{
-    int previous;
-    int err = enter(lane, &previous);
-    return err ? err : leave(lane, previous, llane_order_before(&lane->order, stream));
-}
-
-int llane_lane_order_after(struct llane_lane *lane, cudaStream_t stream)
-{
-    int previous;
-    int err = enter(lane, &previous);
-    return err ? err : leave(lane, previous, llane_order_after_others(&lane->order, stream));
-}
-
 static int is_aborted(const struct llane_lane *lane)
 {
     return __atomic_load_n(&lane->staging->mapped->words.abort, __ATOMIC_RELAXED) != 0;
@@ -87,7 +73,7 @@ static int is_aborted(const struct llane_lane *lane)
 int llane_lane_is_busy(const struct llane_lane *lane)
 {
     int is_done = 0;
-    return !is_aborted(lane) && !llane_gpu_event_query(lane->staging->last_op, &is_done) &&
+    return !is_aborted(lane) && !llane_gpu_event_query(lane->order->events->last_op, &is_done) &&
            !is_done;
 }
 

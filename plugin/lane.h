@@ -1,7 +1,7 @@
 /*
  * lane: one communicator's low-latency path once it is set up, and the launch of an operation on it.
  *
- * Owns: its staging memory and order state. Made by set-up's helper thread, used under the
+ * Owns: its staging memory. Made by set-up's helper thread, used under the
  * communicator's lock by the threads that call NCCL, buried by whoever drops the communicator last.
  * Blocking: no. Errors: LLANE_EGPU from a launch, which is then the call's error: never retried
  * through NCCL, since the peers have launched theirs.
@@ -21,7 +21,7 @@ enum { LLANE_SPINS_PER_LOOK = 1024 };
 
 struct llane_lane {
     struct llane_staging *staging;
-    struct llane_order order;
+    struct llane_order *order; /* the communicator's */
     struct llane_all_reduce_args
         args[LLANE_N_PACKETS]; /* all that does not change from call to call */
     struct llane_route_limits limits;
@@ -42,10 +42,6 @@ struct llane_operation {
 
 /* The communicator's device may be other than the current one, which is left as it was. */
 int llane_lane_all_reduce(struct llane_lane *lane, const struct llane_operation *operation);
-
-/* Around an operation that NCCL carries on this communicator: it keeps its place in the order. */
-int llane_lane_order_before(struct llane_lane *lane, cudaStream_t stream);
-int llane_lane_order_after(struct llane_lane *lane, cudaStream_t stream);
 
 /* 1 until the operations so far have ended, those of replayed graphs included; 0 once they were told to
  * stop. */

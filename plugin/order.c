@@ -1,17 +1,113 @@
 #include "order.h"
 
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
 #include <string.h>
 
-void llane_order_init(struct llane_order *order, struct CUevent_st *last_op,
-                      struct CUevent_st *const *captured_ops, int is_graph_ordered,
-                      const struct llane_order_keeper *keeper)
+#include "err.h"
+
+static pthread_mutex_t unused_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct llane_order_events *unused; /* under unused_lock */
+
+/* ---- events ---- */
+
+static struct llane_order_events *take_unused(int device)
+{
+    pthread_mutex_lock(&unused_lock);
+    struct llane_order_events **link = &unused;
+    /* Acquire pairs with release_graph: the graph has recorded for the last time. */
+    while (*link && ((*link)->device != device ||
+                     atomic_load_explicit(&(*link)->n_graphs, memory_order_acquire))) {
+        link = &(*link)->next;
+    }
+    struct llane_order_events *found = *link;
+    if (found) {
+        *link = found->next;
+    }
+    pthread_mutex_unlock(&unused_lock);
+    return found;
+}
+
+/* The device becomes current; what was comes back in previous_out. */
+static int enter(int device, int *previous_out)
+{
+    int err = llane_gpu_device_get(previous_out);
+    return err || *previous_out == device ? err : llane_gpu_device_set(device);
+}
+
+static int leave(int device, int previous, int err)
+{
+    int restore_err = previous == device ? 0 : llane_gpu_device_set(previous);
+    return err ? err : restore_err;
+}
+
+static int create(struct llane_order_events *events)
+{
+    int err = llane_gpu_event_create(0, &events->last_op);
+    for (int i = 0; i < LLANE_ORDER_CAPTURES && !err; i++) {
+        err = llane_gpu_event_create(0, &events->captured_ops[i]);
+    }
+    return err;
+}
+
+int llane_order_events_take(int device, struct llane_order_events **out)
+{
+    *out = take_unused(device);
+    if (*out) {
+        return 0;
+    }
+    struct llane_order_events *events = calloc(1, sizeof *events);
+    int previous;
+    int err = events ? enter(device, &previous) : LLANE_ENOMEM;
+    if (!err) {
+        events->device = device;
+        err = leave(device, previous, create(events));
+    }
+    if (err) {
+        free(events); /* what was created stays: nothing is freed on the way */
+        return err;
+    }
+    *out = events;
+    return 0;
+}
+
+void llane_order_events_give(struct llane_order_events *events)
+{
+    if (events) {
+        pthread_mutex_lock(&unused_lock);
+        events->next = unused;
+        unused = events;
+        pthread_mutex_unlock(&unused_lock);
+    }
+}
+
+int llane_order_events_are_idle(struct llane_order_events *events)
+{
+    int is_done = 0;
+    /* Acquire pairs with release_graph: the graph's last kernel has ended. */
+    return !atomic_load_explicit(&events->n_graphs, memory_order_acquire) &&
+           !llane_gpu_event_query(events->last_op, &is_done) && is_done;
+}
+
+/* By a thread of the driver's, perhaps: no call of the runtime's here. */
+static void release_graph(void *arg)
+{
+    struct llane_order_events *events = arg;
+    /* Release pairs with the acquires above. */
+    atomic_fetch_sub_explicit(&events->n_graphs, 1, memory_order_release);
+}
+
+/* ---- order ---- */
+
+void llane_order_init(struct llane_order *order, struct llane_order_events *events,
+                      int is_graph_ordered)
 {
     memset(order, 0, sizeof *order);
-    order->last_op = last_op;
+    order->events = events;
     order->is_graph_ordered = is_graph_ordered;
-    order->keeper = *keeper;
     for (int i = 0; i < LLANE_ORDER_CAPTURES; i++) {
-        order->captures[i].last_op = captured_ops[i];
+        order->captures[i].last_op = events->captured_ops[i];
     }
 }
 
@@ -27,11 +123,12 @@ static struct llane_order_capture *find_capture(struct llane_order *order, uint6
 /* The first operation of a capture: its entry, and what it hangs on. */
 static int begin_capture(struct llane_order *order, struct CUstream_st *stream, uint64_t id)
 {
-    const struct llane_order_keeper *keeper = &order->keeper;
     struct llane_order_capture *c = &order->captures[order->n_captures % LLANE_ORDER_CAPTURES];
     /* Whatever was recorded before, also by a replay of another graph, has to end first, at every
      * replay of this one. */
-    int err = order->is_graph_ordered ? llane_gpu_capture_wait_external(stream, order->last_op) : 0;
+    int err = order->is_graph_ordered
+                  ? llane_gpu_capture_wait_external(stream, order->events->last_op)
+                  : 0;
     if (!err) {
         /* A group asks for another stream's place before its first operation is done, and NCCL may
          * refuse that one: what comes next waits for what this one waits for. */
@@ -46,9 +143,9 @@ static int begin_capture(struct llane_order *order, struct CUstream_st *stream, 
     c->record_node = NULL;
     c->last_launch = NULL;
     order->was_captured = 1;
-    keeper->retain(keeper->arg);
-    /* Failing, it is kept for good: nothing to report, the operation is as right as before. */
-    (void)llane_gpu_capture_retain(stream, keeper->release, keeper->arg);
+    atomic_fetch_add_explicit(&order->events->n_graphs, 1, memory_order_relaxed);
+    /* Failing, they are kept for good: nothing to report, the operation is as right as before. */
+    (void)llane_gpu_capture_retain(stream, release_graph, order->events);
     return 0;
 }
 
@@ -89,7 +186,7 @@ int llane_order_before(struct llane_order *order, struct CUstream_st *stream)
     }
     if ((order->was_captured && order->is_graph_ordered) ||
         (order->has_last && !is_current(order, order->last_stream))) {
-        return llane_gpu_stream_wait_event(stream, order->last_op);
+        return llane_gpu_stream_wait_event(stream, order->events->last_op);
     }
     return 0;
 }
@@ -114,7 +211,7 @@ static int after_in_capture(struct llane_order *order, struct CUstream_st *strea
     }
     return c->record_node
                ? llane_gpu_capture_record_extend(stream, c->record_node)
-               : llane_gpu_capture_record_external(stream, order->last_op, &c->record_node);
+               : llane_gpu_capture_record_external(stream, order->events->last_op, &c->record_node);
 }
 
 int llane_order_after(struct llane_order *order, struct CUstream_st *stream)
@@ -122,7 +219,7 @@ int llane_order_after(struct llane_order *order, struct CUstream_st *stream)
     if (order->current_capture) {
         return after_in_capture(order, stream);
     }
-    int err = llane_gpu_event_record(order->last_op, stream);
+    int err = llane_gpu_event_record(order->events->last_op, stream);
     if (!err) {
         order->last_stream = order->current_stream;
         order->has_last = 1;
@@ -130,8 +227,20 @@ int llane_order_after(struct llane_order *order, struct CUstream_st *stream)
     return err;
 }
 
-int llane_order_after_others(struct llane_order *order, struct CUstream_st *stream)
+int llane_order_before_nccl(struct llane_order *order, struct CUstream_st *stream)
 {
-    int err = look(order, stream);
-    return err ? err : llane_order_after(order, stream);
+    int device = order->events->device, previous;
+    int err = enter(device, &previous);
+    return err ? err : leave(device, previous, llane_order_before(order, stream));
+}
+
+int llane_order_after_nccl(struct llane_order *order, struct CUstream_st *stream)
+{
+    int device = order->events->device, previous;
+    int err = enter(device, &previous);
+    if (err) {
+        return err;
+    }
+    err = look(order, stream);
+    return leave(device, previous, err ? err : llane_order_after(order, stream));
 }

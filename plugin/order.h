@@ -1,10 +1,12 @@
 /*
- * order: operations of one lane run in the order the host issued them, across streams and across
- * graphs, as NCCL's do.
+ * order: operations of one communicator run in the order the host issued them, across streams and
+ * across graphs, as NCCL's do. It is kept from the communicator's first all-reduce on, before the lane
+ * is there: a graph captured then may be replayed when it is.
  *
- * Owns: nothing but its own struct; the events belong to the lane's staging memory.
- * Threads: the caller holds the communicator's lock. Blocking: no.
- * Errors: LLANE_EGPU. After a failed before() nothing was launched.
+ * Owns: the events, which are never destroyed, since graphs outlive communicators: given back, they
+ * are taken by another communicator once no graph uses them.
+ * Threads: the caller holds the communicator's lock; events_take and events_give by any thread.
+ * Blocking: no. Errors: LLANE_EGPU, LLANE_ENOMEM. After a failed before() nothing was launched.
  *
  * Eager: last_op is recorded after every operation and awaited by the next one on another stream.
  * (Recording it only when the stream changes would cover later work of that stream and can
@@ -26,6 +28,16 @@
  * ordered as if it were a graph of its own. */
 enum { LLANE_ORDER_CAPTURES = 4 };
 
+struct llane_order_events {
+    struct CUevent_st *last_op;                            /* eager or replayed */
+    struct CUevent_st *captured_ops[LLANE_ORDER_CAPTURES]; /* the last ones of captures under way */
+    /* Graphs that use them, and what their kernels use; where the driver cannot tell that a graph is
+     * gone, it counts for good. */
+    _Atomic int n_graphs;
+    int device;
+    struct llane_order_events *next;
+};
+
 struct llane_order_capture {
     uint64_t id;                /* 0: never used */
     struct CUevent_st *last_op; /* the capture's last operation, or what its first waits for */
@@ -34,17 +46,8 @@ struct llane_order_capture {
     void *last_launch; /* the lane's: llane_order_chain */
 };
 
-/* A graph keeps what its kernels use: retain(arg) at its first operation, release(arg), by any thread,
- * when it is gone; never, where the driver cannot tell. */
-struct llane_order_keeper {
-    void (*retain)(void *arg);
-    void (*release)(void *arg);
-    void *arg;
-};
-
 struct llane_order {
-    struct CUevent_st *last_op;
-    struct llane_order_keeper keeper;
+    struct llane_order_events *events;
     int is_graph_ordered;
     uint64_t last_stream;     /* an id, as above */
     int has_last;             /* last_op was recorded eagerly on last_stream */
@@ -55,9 +58,14 @@ struct llane_order {
     uint32_t n_captures; /* begun so far; the oldest entry makes room */
 };
 
-void llane_order_init(struct llane_order *order, struct CUevent_st *last_op,
-                      struct CUevent_st *const *captured_ops, int is_graph_ordered,
-                      const struct llane_order_keeper *keeper);
+int llane_order_events_take(int device, struct llane_order_events **out);
+/* NULL is allowed. */
+void llane_order_events_give(struct llane_order_events *events);
+/* The last operation has ended, and no graph can begin another. Not while this thread captures. */
+int llane_order_events_are_idle(struct llane_order_events *events);
+
+void llane_order_init(struct llane_order *order, struct llane_order_events *events,
+                      int is_graph_ordered);
 /* 1 once an operation was entered. */
 int llane_order_has_begun(const struct llane_order *order);
 
@@ -67,7 +75,11 @@ int llane_order_before(struct llane_order *order, struct CUstream_st *stream);
 void **llane_order_chain(struct llane_order *order);
 int llane_order_after(struct llane_order *order, struct CUstream_st *stream);
 
-/* after() where the lock was given up since before(). */
-int llane_order_after_others(struct llane_order *order, struct CUstream_st *stream);
+/*
+ * Around an operation that NCCL carries. The current device may be another one, which is left as it
+ * was, and the lock may be given up between the two.
+ */
+int llane_order_before_nccl(struct llane_order *order, struct CUstream_st *stream);
+int llane_order_after_nccl(struct llane_order *order, struct CUstream_st *stream);
 
 #endif

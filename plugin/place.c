@@ -18,16 +18,17 @@ ncclResult_t llane_place_dead_result(struct llane_comm *comm, uint32_t dead)
     return dead == LLANE_DEAD_OVERLAP ? ncclInvalidUsage : ncclInternalError;
 }
 
-ncclResult_t llane_place_enter_pending(struct llane_comm *comm, struct llane_lane *lane)
+ncclResult_t llane_place_enter_pending(struct llane_comm *comm)
 {
-    int err = comm->is_pending ? llane_lane_order_after(lane, comm->pending_stream) : 0;
+    int err = comm->is_pending ? llane_order_after_nccl(&comm->order, comm->pending_stream) : 0;
     comm->is_pending = 0;
     return err ? ncclUnhandledCudaError : ncclSuccess;
 }
 
-ncclResult_t llane_place_check(struct llane_comm *comm, struct llane_lane *lane)
+ncclResult_t llane_place_check(struct llane_comm *comm)
 {
-    uint32_t dead = llane_comm_live_lane(comm) ? llane_lane_dead(lane) : LLANE_DEAD_NOT;
+    const struct llane_lane *lane = llane_comm_live_lane(comm);
+    uint32_t dead = lane ? llane_lane_dead(lane) : LLANE_DEAD_NOT;
     if (dead) {
         return llane_place_dead_result(comm, dead);
     }
@@ -36,7 +37,7 @@ ncclResult_t llane_place_check(struct llane_comm *comm, struct llane_lane *lane)
     if (result != ncclSuccess || state == ncclInProgress) {
         return ncclInvalidArgument;
     }
-    return state == ncclSuccess ? llane_place_enter_pending(comm, lane) : state;
+    return state == ncclSuccess ? llane_place_enter_pending(comm) : state;
 }
 
 /* Held, or NULL: there is no order to keep. LLANE_WAIT: the first all-reduce may be the lane's. */
@@ -47,11 +48,12 @@ static struct llane_comm *find_ordered(const struct llane_nccl *nccl, ncclComm_t
                                       : NULL;
 }
 
-static void note_unordered(struct llane_comm *comm, cudaStream_t stream)
+static void leave_first_to_nccl(struct llane_comm *comm)
 {
     pthread_mutex_lock(&comm->lock);
-    comm->unordered_stream = stream;
-    comm->has_unordered = 1;
+    if (atomic_load_explicit(&comm->state, memory_order_relaxed) == LLANE_COMM_NEW) {
+        comm->leaves_first = 1;
+    }
     pthread_mutex_unlock(&comm->lock);
 }
 
@@ -65,18 +67,17 @@ ncclResult_t llane_place_take(struct llane_place *place, const struct llane_nccl
         llane_comm_release(comm);
         comm = comm->shares_with;
     }
-    struct llane_lane *lane = comm && comm->nccl == nccl ? llane_comm_ordered_lane(comm) : NULL;
-    if (!lane) {
+    if (!comm || comm->nccl != nccl || !llane_comm_is_ordered(comm)) {
         if (comm) {
-            note_unordered(comm, stream);
+            leave_first_to_nccl(comm);
             llane_comm_release(comm);
         }
         return ncclSuccess;
     }
     pthread_mutex_lock(&comm->lock);
-    ncclResult_t result = llane_place_check(comm, lane);
+    ncclResult_t result = llane_place_check(comm);
     if (result == ncclSuccess && !llane_group_is_open(nccl) &&
-        llane_lane_order_before(lane, stream)) {
+        llane_order_before_nccl(&comm->order, stream)) {
         result = ncclUnhandledCudaError;
     }
     pthread_mutex_unlock(&comm->lock);
@@ -107,12 +108,11 @@ ncclResult_t llane_place_leave(struct llane_place *place, ncclResult_t result)
         }
     } else {
         pthread_mutex_lock(&comm->lock);
-        struct llane_lane *lane = llane_comm_ordered_lane(comm);
         if (result == ncclInProgress) {
             comm->is_pending = 1;
             comm->pending_stream = place->stream;
-        } else if (lane) {
-            err = llane_lane_order_after(lane, place->stream);
+        } else if (llane_comm_is_ordered(comm)) {
+            err = llane_order_after_nccl(&comm->order, place->stream);
         }
         pthread_mutex_unlock(&comm->lock);
     }

@@ -1,6 +1,6 @@
 /*
- * place: the place that a call which NCCL carries takes among the operations of its communicator's
- * lane, and whether an operation may be launched at all.
+ * place: the place that a call which NCCL carries takes among the operations of its communicator,
+ * and whether an operation may be launched at all.
  *
  * Owns: nothing. Threads: those that call NCCL. Blocking: no.
  * Errors: those that NCCL would return; a group that is open has then failed.
@@ -27,14 +27,14 @@ ncclResult_t llane_place_leave(struct llane_place *place, ncclResult_t result);
  * to report, and while it is still at a call of a non-blocking communicator it takes no other. What
  * it has launched since is entered in the order. The lock is held.
  */
-ncclResult_t llane_place_check(struct llane_comm *comm, struct llane_lane *lane);
+ncclResult_t llane_place_check(struct llane_comm *comm);
 
 /*
  * NCCL is ready again: what it was at, and launched late, takes its place. As soon as the program can
  * know of it, since what it issues to that stream afterwards is not the communicator's. The lock is
  * held.
  */
-ncclResult_t llane_place_enter_pending(struct llane_comm *comm, struct llane_lane *lane);
+ncclResult_t llane_place_enter_pending(struct llane_comm *comm);
 
 /* What a dead lane answers: results of overlapping or aborted operations are undefined. The lock is
  * held. */

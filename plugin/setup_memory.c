@@ -100,7 +100,7 @@ enum llane_inactive_reason llane_setup_prove(struct llane_setup *s)
     s->lane->is_proven = !reason;
     if (reason) {
         /* Our own probe may still run: the event tells when it has ended, the word ends it. */
-        (void)llane_gpu_event_record(s->lane->staging->last_op, s->stream);
+        (void)llane_gpu_event_record(s->lane->staging->last_probe, s->stream);
         llane_lane_abort(s->lane);
     }
     return reason;

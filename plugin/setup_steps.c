@@ -220,10 +220,8 @@ static enum llane_inactive_reason load_kernels(struct llane_setup *s, uint32_t *
 static void keep_order(struct llane_setup *s)
 {
     struct llane_comm *comm = s->comm;
-    struct llane_staging *staging = s->lane->staging;
-    struct llane_order_keeper keeper = llane_staging_keeper(staging);
-    llane_order_init(&s->lane->order, staging->last_op, staging->captured_ops,
-                     comm->is_graph_ordered, &keeper);
+    s->lane->order = &comm->order;
+    s->lane->staging->events = comm->order.events;
     s->lane->device = comm->device;
     llane_comm_set_switching(comm, s->lane, llane_board_switch(s->board));
 }

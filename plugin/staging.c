@@ -64,6 +64,13 @@ int llane_staging_arm(struct llane_staging *staging, uint32_t n_ranks,
     return err ? err : llane_gpu_stream_synchronize(stream);
 }
 
+static int is_idle(const struct llane_staging *s)
+{
+    int is_done = 0;
+    return !llane_gpu_event_query(s->last_probe, &is_done) && is_done &&
+           (!s->events || llane_order_events_are_idle(s->events));
+}
+
 static struct llane_staging *exhume(int device, uint64_t bytes)
 {
     int64_t now = llane_now_ms();
@@ -71,11 +78,8 @@ static struct llane_staging *exhume(int device, uint64_t bytes)
     struct llane_staging **link = &graveyard, *found = NULL;
     while (*link && !found) {
         struct llane_staging *s = *link;
-        int is_done = 0;
-        /* Acquire pairs with release_graph: the graph's last kernel has ended. */
         if (s->device == device && s->bytes >= bytes && s->bytes / 4 <= bytes &&
-            s->rests_until_ms <= now && !atomic_load_explicit(&s->n_graphs, memory_order_acquire) &&
-            !llane_gpu_event_query(s->last_op, &is_done) && is_done) {
+            s->rests_until_ms <= now && is_idle(s)) {
             *link = s->next;
             found = s;
         } else {
@@ -83,6 +87,10 @@ static struct llane_staging *exhume(int device, uint64_t bytes)
         }
     }
     pthread_mutex_unlock(&lock);
+    if (found) {
+        llane_order_events_give(found->events);
+        found->events = NULL;
+    }
     return found;
 }
 
@@ -122,13 +130,8 @@ static int allocate(int device, uint64_t bytes, uint64_t max_total_bytes,
     s->base = base;
     if ((err = llane_gpu_ipc_export(base, &s->handle)) ||
         (err = llane_gpu_host_alloc(sizeof(struct llane_mapped), &host, &mapped_device)) ||
-        (err = llane_gpu_event_create(0, &s->last_op))) {
+        (err = llane_gpu_event_create(0, &s->last_probe))) {
         goto undo_struct;
-    }
-    for (int i = 0; i < LLANE_ORDER_CAPTURES; i++) {
-        if ((err = llane_gpu_event_create(0, &s->captured_ops[i]))) {
-            goto undo_struct;
-        }
     }
     s->mapped = host;
     s->mapped_device = mapped_device;
@@ -189,25 +192,6 @@ void llane_staging_bury(struct llane_staging *s, enum llane_staging_end end)
     s->next = graveyard;
     graveyard = s;
     pthread_mutex_unlock(&lock);
-}
-
-static void retain_for_graph(void *staging)
-{
-    struct llane_staging *s = staging;
-    atomic_fetch_add_explicit(&s->n_graphs, 1, memory_order_relaxed);
-}
-
-/* By a thread of the driver's, perhaps: no call of the runtime's here. */
-static void release_graph(void *staging)
-{
-    struct llane_staging *s = staging;
-    /* Release pairs with exhume's acquire. */
-    atomic_fetch_sub_explicit(&s->n_graphs, 1, memory_order_release);
-}
-
-struct llane_order_keeper llane_staging_keeper(struct llane_staging *s)
-{
-    return (struct llane_order_keeper){retain_for_graph, release_graph, s};
 }
 
 uint64_t llane_staging_total_bytes(void)

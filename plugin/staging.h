@@ -29,11 +29,10 @@ struct llane_staging {
     int device;
     struct llane_gpu_ipc_handle handle;
     struct llane_mapped *mapped, *mapped_device;
-    struct CUevent_st *last_op; /* the lane's last operation, eager or replayed */
-    struct CUevent_st *captured_ops[LLANE_ORDER_CAPTURES]; /* the last ones of captures under way */
-    _Atomic int n_graphs;       /* graphs whose kernels use it; see llane_staging_keeper */
-    int64_t rests_until_ms;     /* in the graveyard, */
-    struct llane_staging *next; /* a list */
+    struct CUevent_st *last_probe;
+    struct llane_order_events *events; /* of the communicator whose lane it was or is; NULL: none */
+    int64_t rests_until_ms;            /* in the graveyard, */
+    struct llane_staging *next;        /* a list */
 };
 
 /* Sizes within an allocation; all ranks compute the same from agreed numbers. slot_bytes: of one
@@ -64,9 +63,6 @@ int llane_staging_arm(struct llane_staging *staging, uint32_t n_ranks,
  */
 enum llane_staging_end { LLANE_STAGING_CLEAN, LLANE_STAGING_PROBED, LLANE_STAGING_TAINTED };
 void llane_staging_bury(struct llane_staging *staging, enum llane_staging_end end);
-
-/* Keeps the memory from being reused while a graph with kernels of its lane exists. */
-struct llane_order_keeper llane_staging_keeper(struct llane_staging *staging);
 
 /* Device memory taken by this process so far. */
 uint64_t llane_staging_total_bytes(void);

@@ -536,6 +536,38 @@ static void odd_captures(void)
     OK(ncclCommDestroy(comm));
 }
 
+/*
+ * A graph of the communicator's first all-reduce, which NCCL carries, and calls on other streams before
+ * and behind it once the lane is live: they keep their order, as NCCL's would.
+ */
+static void graph_before_the_lane(void)
+{
+    ncclComm_t comm = new_comm();
+    capture_begin();
+    EXPECT(ncclAllReduce(g.buffers[1], g.buffers[2], SMALL, ncclFloat32, unchanged(), comm,
+                         g.streams[0]),
+           ncclSuccess);
+    struct CUgraphExec_st *graph = capture_end();
+    for (int i = 0; i < 60; i++) { /* the lane goes live */
+        in_step(comm);
+        sleep_ms(5);
+    }
+    for (uint64_t k = 0; k < 6; k++) {
+        fill(0, 310 + k, SMALL, 0);
+        for (int b = 1; b < 4; b++)
+            poison(b, 4 * SMALL, 0);
+        dawdle();
+        EXPECT(sum(0, 1, SMALL, comm, 1), ncclSuccess);
+        EXPECT(llane_gpu_graph_launch(graph, g.streams[0]), 0);
+        EXPECT(ncclAllReduce(g.buffers[2], g.buffers[3], SMALL, ncclFloat32, unchanged(), comm,
+                             g.streams[2]),
+               ncclSuccess);
+        EXPECT(sum_is_wrong(3, 310 + k, SMALL, 2), 0);
+    }
+    OK(llane_gpu_graph_destroy(graph));
+    OK(ncclCommDestroy(comm));
+}
+
 /* ---- communicators ---- */
 
 static void children(void)
@@ -1043,6 +1075,7 @@ static const struct section {
     {"graphs_and_eager_calls", graphs_and_eager_calls, false},
     {"captures_in_turns", captures_in_turns, false},
     {"odd_captures", odd_captures, false},
+    {"graph_before_the_lane", graph_before_the_lane, true}, /* LLANE_WAIT=0 */
     {"children", children, false},
     {"shrunk_children", shrunk_children, true}, /* four ranks */
     {"ends", ends, false},

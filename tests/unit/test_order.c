@@ -26,39 +26,22 @@ static struct {
     struct CUevent_st *fork;
     _Atomic int n_running, n_overlaps, n_ended, n_done;
     int done[MAX]; /* numbers of operations in the order they ran */
-    _Atomic int n_graphs;
+    struct llane_order_events *events;
 } g;
 static int numbers[MAX];
 
-static void retain(void *unused)
-{
-    (void)unused;
-    atomic_fetch_add(&g.n_graphs, 1);
-}
-
-static void release(void *unused)
-{
-    (void)unused;
-    atomic_fetch_sub(&g.n_graphs, 1);
-}
-
 static void begin(int is_graph_ordered)
 {
-    struct CUevent_st *last, *captured[LLANE_ORDER_CAPTURES];
-    const struct llane_order_keeper keeper = {retain, release, NULL};
     memset(&g, 0, sizeof g);
-    assert_int_equal(llane_gpu_event_create(0, &last), 0);
+    assert_int_equal(llane_order_events_take(0, &g.events), 0);
     assert_int_equal(llane_gpu_event_create(0, &g.fork), 0);
-    for (int i = 0; i < LLANE_ORDER_CAPTURES; i++) {
-        assert_int_equal(llane_gpu_event_create(0, &captured[i]), 0);
-    }
     for (int i = 0; i < N_STREAMS; i++) {
         assert_int_equal(llane_gpu_stream_create(&g.streams[i]), 0);
     }
     for (int i = 0; i < MAX; i++) {
         numbers[i] = i;
     }
-    llane_order_init(&g.order, last, captured, is_graph_ordered, &keeper);
+    llane_order_init(&g.order, g.events, is_graph_ordered);
 }
 
 /* Takes a while, the earlier ones longer, so that later ones would overtake. */
@@ -193,7 +176,7 @@ static void capture__two_streams_before_either_is_done__one_graph(void **state)
             assert_int_equal(llane_emu_host_call(g.streams[0], work, &numbers[0]), 0);
             follow(0, 1);
             for (int s = 0; s < 2; s++) {
-                assert_int_equal(llane_order_after_others(&g.order, g.streams[s]), 0);
+                assert_int_equal(llane_order_after_nccl(&g.order, g.streams[s]), 0);
             }
             issue(1, g.streams[0]);
             follow(1, 0);
@@ -255,7 +238,7 @@ static void captures__under_way_at_once__each_in_order(void **state)
         assert_ran(expected, 4);
         assert_int_equal(llane_gpu_graph_destroy(graphs[c]), 0);
     }
-    assert_int_equal(g.n_graphs, 0);
+    assert_int_equal(g.events->n_graphs, 0);
 }
 
 static void capture__graph_gone_or_abandoned__memory_released(void **state)
@@ -263,19 +246,19 @@ static void capture__graph_gone_or_abandoned__memory_released(void **state)
     (void)state;
     begin(1);
     struct CUgraphExec_st *graph = capture(0, 3);
-    assert_int_equal(g.n_graphs, 1);
+    assert_int_equal(g.events->n_graphs, 1);
     assert_int_equal(llane_gpu_graph_launch(graph, g.streams[0]), 0);
     drain();
-    assert_int_equal(g.n_graphs, 1);
+    assert_int_equal(g.events->n_graphs, 1);
     assert_int_equal(llane_gpu_graph_destroy(graph), 0);
-    assert_int_equal(g.n_graphs, 0);
+    assert_int_equal(g.events->n_graphs, 0);
     /* a fork that is not joined: no graph comes of it */
     assert_int_equal(llane_gpu_capture_begin(g.streams[0]), 0);
     follow(0, 1);
     issue(0, g.streams[1]);
-    assert_int_equal(g.n_graphs, 1);
+    assert_int_equal(g.events->n_graphs, 1);
     assert_int_not_equal(llane_gpu_capture_end(g.streams[0], &graph), 0);
-    assert_int_equal(g.n_graphs, 0);
+    assert_int_equal(g.events->n_graphs, 0);
     g.n_ended = 0;
     g.n_done = 0;
     issue(1, g.streams[0]);
