@@ -1,0 +1,89 @@
+/*
+ * One rank of prog_ranks. The lane is live; then rank 0 calls an all-reduce that nobody else makes,
+ * its kernel waits, and rank 0 aborts the communicator: how long that takes. `prog_abort --help`.
+ */
+#include "gpu.h"
+#include "ranks.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+static const char g_help[] =
+    "prog_abort [TIMES [LIMIT_MS]]\n"
+    "Each time (5): a communicator, ten sums, an all-reduce of rank 0 alone, ncclCommAbort half a\n"
+    "second later on rank 0 and then on the others. Rank 0 prints the worst time until the abort\n"
+    "has returned and its stream is idle. Status 1 if that was LIMIT_MS (1000) or more.\n";
+
+enum { COUNT = 1024, WARM_UP = 10 };
+
+static double now_ms(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
+}
+
+static void sleep_ms(long ms)
+{
+    nanosleep(&(struct timespec){.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000}, NULL);
+}
+
+/* Milliseconds that the abort took; 0 on other ranks than 0. */
+static double abort_once(int round, void *buffer, struct CUstream_st *stream)
+{
+    char name[32];
+    ncclUniqueId id;
+    ncclComm_t comm;
+    double took_ms = 0;
+    snprintf(name, sizeof name, "id-%d", round);
+    ranks_unique_id(name, ncclGetUniqueId, &id);
+    RANKS_CHECK(ncclCommInitRank(&comm, ranks_size(), id, ranks_rank()));
+    for (int i = 0; i < WARM_UP; i++) {
+        RANKS_CHECK(ncclAllReduce(buffer, buffer, COUNT, ncclFloat32, ncclSum, comm,
+                                  (cudaStream_t)stream));
+    }
+    RANKS_CHECK(llane_gpu_stream_synchronize(stream));
+    snprintf(name, sizeof name, "warm-%d", round);
+    ranks_barrier(name);
+    if (ranks_rank() == 0) {
+        RANKS_CHECK(ncclAllReduce(buffer, buffer, COUNT, ncclFloat32, ncclSum, comm,
+                                  (cudaStream_t)stream));
+        sleep_ms(500);
+        double start_ms = now_ms();
+        RANKS_CHECK(ncclCommAbort(comm));
+        RANKS_CHECK(llane_gpu_stream_synchronize(stream));
+        took_ms = now_ms() - start_ms;
+    }
+    snprintf(name, sizeof name, "aborted-%d", round);
+    ranks_barrier(name);
+    if (ranks_rank() != 0) {
+        RANKS_CHECK(ncclCommAbort(comm));
+    }
+    return took_ms;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc > 1 && strcmp(argv[1], "--help") == 0) {
+        fputs(g_help, stdout);
+        return 0;
+    }
+    int times = argc > 1 ? atoi(argv[1]) : 5, limit_ms = argc > 2 ? atoi(argv[2]) : 1000, n_devices;
+    double worst_ms = 0;
+    void *buffer;
+    struct CUstream_st *stream;
+    RANKS_CHECK(llane_gpu_device_count(&n_devices));
+    RANKS_CHECK(llane_gpu_device_set(ranks_rank() % n_devices));
+    RANKS_CHECK(llane_gpu_stream_create(&stream));
+    RANKS_CHECK(llane_gpu_malloc(COUNT * sizeof(float), &buffer));
+    for (int round = 0; round < times; round++) {
+        double took_ms = abort_once(round, buffer, stream);
+        worst_ms = took_ms > worst_ms ? took_ms : worst_ms;
+    }
+    if (ranks_rank() == 0) {
+        printf("abort: worst of %d: %.1f ms\n", times, worst_ms);
+    }
+    return worst_ms < limit_ms ? 0 : 1;
+}
