@@ -41,15 +41,15 @@ static double abort_once(int round, void *buffer, struct CUstream_st *stream)
     ranks_unique_id(name, ncclGetUniqueId, &id);
     RANKS_CHECK(ncclCommInitRank(&comm, ranks_size(), id, ranks_rank()));
     for (int i = 0; i < WARM_UP; i++) {
-        RANKS_CHECK(ncclAllReduce(buffer, buffer, COUNT, ncclFloat32, ncclSum, comm,
-                                  (cudaStream_t)stream));
+        RANKS_CHECK(
+            ncclAllReduce(buffer, buffer, COUNT, ncclFloat32, ncclSum, comm, (cudaStream_t)stream));
     }
     RANKS_CHECK(llane_gpu_stream_synchronize(stream));
     snprintf(name, sizeof name, "warm-%d", round);
     ranks_barrier(name);
     if (ranks_rank() == 0) {
-        RANKS_CHECK(ncclAllReduce(buffer, buffer, COUNT, ncclFloat32, ncclSum, comm,
-                                  (cudaStream_t)stream));
+        RANKS_CHECK(
+            ncclAllReduce(buffer, buffer, COUNT, ncclFloat32, ncclSum, comm, (cudaStream_t)stream));
         sleep_ms(500);
         double start_ms = now_ms();
         RANKS_CHECK(ncclCommAbort(comm));

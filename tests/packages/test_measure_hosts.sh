@@ -14,7 +14,7 @@ result() { awk -F, -v step="$2" '$1 == step { print $2 }' "$out/$1/steps.csv"; }
 measure all --soak 2
 status=$?
 bad=0
-for step in build doctor demo bench-2-graph-peer correct-2-peer-eager correct-2-peer-graph abort demo-after-kill; do
+for step in build pairs doctor demo bench-2-graph-peer correct-2-peer-eager correct-2-peer-graph abort demo-after-kill; do
     [ "$(result all "$step")" = ok ] || { echo "$step: $(result all "$step")" >>"$out/said"; bad=1; }
 done
 report $bad steps__on_the_emulation__end_well
@@ -27,15 +27,16 @@ python3 - "$out/all" >"$out/said" 2>&1 <<'PY'
 import json, sys
 bench = json.load(open(sys.argv[1] + "/bench-2-graph-peer.json"))
 assert bench["ranks"] == 2 and all(s["is_lane"] and s["wrong"] == 0 for s in bench["sizes"]), bench
-pairs = json.load(open(sys.argv[1] + "/doctor.json"))["pairs"]
-assert pairs, "no pair was measured"
+pairs = [line.split() for line in open(sys.argv[1] + "/pairs.log") if line.startswith("pair ")]
+assert len(pairs) == 8 * 7 and all(float(p[3]) > 0 and float(p[4]) > 0 for p in pairs), pairs
+assert "findings" in json.load(open(sys.argv[1] + "/doctor.json"))
 summary = open(sys.argv[1] + "/summary.md").read()
 assert "## bench-2-graph-peer" in summary and "times say nothing about a GPU" in summary, summary
 PY
 report $? results__are_files
 
 measure short --limit 4
-[ $? -eq 1 ] && grep -q ',skipped,.*no time left\|no end within' "$out/short/steps.csv" && [ -s "$out/short/summary.md" ]
+[ $? -eq 1 ] && grep -q ',failed,.*no time left' "$out/short/steps.csv" && [ -s "$out/short/summary.md" ]
 report $? limit__ends_the_run__with_a_summary
 measure all
 [ $? -eq 1 ] && grep -q 'is not empty' "$out/said"
