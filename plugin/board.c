@@ -1,5 +1,6 @@
 #include "board.h"
 
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -11,7 +12,9 @@
 
 /* ---- the memory ---- */
 
-enum { LAYOUT = 1 }; /* counts changes of the structs below and of struct llane_switch */
+/* LAYOUT counts changes of what lies in the memory. Its size and struct board_shared down to verdict
+ * never change: by them a rank with another layout can say no. */
+enum { LAYOUT = 2, BOARD_BYTES = 1 << 20 };
 static const uint64_t magic = 0x64726f62656e616cU;
 
 enum place_state { PLACE_FREE = 0, PLACE_TAKEN = 1, PLACE_FILLED = 2 };
@@ -27,15 +30,19 @@ struct board_shared {
     uint32_t layout;
     uint32_t n_ranks;
     uint64_t build;
-    struct llane_switch sw;
     _Alignas(LLANE_SWITCH_LINE_BYTES) _Atomic uint64_t verdict[LLANE_BOARD_STEPS];
+    struct llane_switch sw;
     struct place places[LLANE_BOARD_MAX_RANKS];
+    struct llane_presence presence[LLANE_BOARD_MAX_RANKS];
     /* Only pages that are written to take up memory. */
     unsigned char records[LLANE_BOARD_STEPS][LLANE_BOARD_MAX_RANKS][LLANE_BOARD_RECORD_BYTES];
 };
 _Static_assert(sizeof(struct place) == LLANE_SWITCH_LINE_BYTES, "a place has lines of its own");
+_Static_assert(sizeof(struct board_shared) <= BOARD_BYTES, "all layouts have one size");
+_Static_assert(offsetof(struct board_shared, verdict) == LLANE_SWITCH_LINE_BYTES, "in all layouts");
 
 struct llane_board {
+    _Atomic int references;
     struct board_shared *shared;
     struct llane_rendezvous meet; /* memory NULL: attached, the mapping is not ours */
     int n_ranks, rank;            /* own copies: what others can write is not trusted */
@@ -122,10 +129,17 @@ static void make_board(struct board_shared *shared, const struct llane_board_arg
     atomic_store_explicit(&shared->magic, magic, memory_order_release); /* L1 */
 }
 
-static int is_board(struct board_shared *shared, const struct llane_board_args *args)
+static int is_board(struct llane_board *board)
 {
-    return atomic_load_explicit(&shared->magic, memory_order_acquire) == magic && /* L2 */
-           shared->layout == LAYOUT && shared->n_ranks == (uint32_t)args->n_ranks;
+    const struct board_shared *shared = board->shared;
+    if (atomic_load_explicit(&shared->magic, memory_order_acquire) != magic) { /* L2 */
+        return 0;
+    }
+    if (shared->layout != LAYOUT || shared->n_ranks != (uint32_t)board->n_ranks) {
+        (void)vote_no(board, LLANE_BOARD_ARRIVAL, board->rank, LLANE_BOARD_BUILD);
+        return 0;
+    }
+    return 1;
 }
 
 static int take_place(struct llane_board *board)
@@ -135,9 +149,10 @@ static int take_place(struct llane_board *board)
     /* Relaxed: it only chooses the one who writes the place. */
     if (!atomic_compare_exchange_strong_explicit(&place->state, &expected, PLACE_TAKEN,
                                                  memory_order_relaxed, memory_order_relaxed)) {
-        return LLANE_EREFUSED;
+        return LLANE_EINVAL;
     }
     place->who = board->self;
+    (void)llane_life_hold(&board->shared->presence[board->rank].life); /* else only `who` tells */
     /* F1 pairs with F2 in refuse_for_the_dead and has_all. */
     atomic_store_explicit(&place->state, PLACE_FILLED, memory_order_release);
     return 0;
@@ -148,7 +163,7 @@ static int arrive(struct llane_board *board, int is_new, const struct llane_boar
 {
     if (is_new) {
         make_board(board->shared, args);
-    } else if (!is_board(board->shared, args)) {
+    } else if (!is_board(board)) {
         return LLANE_EREFUSED;
     }
     int rc = take_place(board);
@@ -164,6 +179,7 @@ static struct llane_board *new_board(const struct llane_board_args *args)
 {
     struct llane_board *board = calloc(1, sizeof(*board));
     if (board != NULL) {
+        atomic_init(&board->references, 1);
         board->n_ranks = args->n_ranks;
         board->rank = args->rank;
         board->meet.listener = -1;
@@ -185,7 +201,7 @@ int llane_board_join(const struct llane_board_args *args, const _Atomic int *can
     }
     char name[LLANE_RENDEZVOUS_NAME_BYTES];
     llane_rendezvous_name(args->key.comm_id, geteuid(), args->n_ranks, name);
-    int rc = llane_rendezvous_find(name, sizeof(struct board_shared), cancel, &board->meet);
+    int rc = llane_rendezvous_find(name, BOARD_BYTES, cancel, &board->meet);
     if (rc != 0) {
         goto undo_board;
     }
@@ -206,7 +222,7 @@ undo_board:
 
 size_t llane_board_bytes(void)
 {
-    return sizeof(struct board_shared);
+    return BOARD_BYTES;
 }
 
 int llane_board_attach(void *memory, int is_new, const struct llane_board_args *args,
@@ -262,15 +278,27 @@ static int is_filled(struct llane_board *board, int rank)
            PLACE_FILLED;
 }
 
+int llane_board_is_gone(struct llane_board *board, int rank, enum llane_board_look look)
+{
+    if (rank == board->rank || !is_filled(board, rank)) {
+        return 0;
+    }
+    struct llane_liveness who = board->shared->places[rank].who;
+    return llane_life_is_over(&board->shared->presence[rank].life) ||
+           (look == LLANE_BOARD_THOROUGH && llane_liveness_is_ending(&board->self, &who));
+}
+
+int32_t llane_board_pid(struct llane_board *board, int rank)
+{
+    return is_filled(board, rank) ? board->shared->places[rank].who.pid : 0;
+}
+
 static void refuse_for_the_dead(struct llane_board *board, int step)
 {
     for (int r = 0; r < board->n_ranks; r++) {
-        if (r != board->rank && is_filled(board, r)) {
-            struct llane_liveness who = board->shared->places[r].who;
-            if (llane_liveness_is_gone(&board->self, &who)) {
-                (void)vote_no(board, step, r, LLANE_BOARD_DIED);
-                return;
-            }
+        if (llane_board_is_gone(board, r, LLANE_BOARD_THOROUGH)) {
+            (void)vote_no(board, step, r, LLANE_BOARD_DIED);
+            return;
         }
     }
 }
@@ -342,18 +370,56 @@ struct llane_switch *llane_board_switch(struct llane_board *board)
     return &board->shared->sw;
 }
 
+struct llane_presence *llane_board_presence(struct llane_board *board, int rank)
+{
+    return &board->shared->presence[rank];
+}
+
+int llane_board_is_unused(struct llane_board *board)
+{
+    for (int r = 0; r < board->n_ranks; r++) {
+        struct llane_liveness who = board->shared->places[r].who;
+        /* Acquire pairs with llane_staging_collect. A process that is being taken down may have kernels
+         * still; one that is gone has none. */
+        if (atomic_load_explicit(&board->shared->presence[r].is_using, memory_order_acquire) &&
+            (r == board->rank || !llane_liveness_is_gone(&board->self, &who))) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+void llane_board_hold(struct llane_board *board)
+{
+    /* Relaxed: the caller has a reference. */
+    atomic_fetch_add_explicit(&board->references, 1, memory_order_relaxed);
+}
+
+static void refuse_what_is_open(struct llane_board *board)
+{
+    int step = 0;
+    /* Refusing and looking are one access: a step may become YES at any moment before. */
+    while (step < LLANE_BOARD_STEPS &&
+           vote_no(board, step, board->rank, LLANE_BOARD_LEFT) == VERDICT_YES) {
+        step++;
+    }
+}
+
 void llane_board_leave(struct llane_board *board)
 {
     if (board == NULL) {
         return;
     }
-    if (board->self.pid == (int32_t)getpid()) {
-        int step = 0;
-        /* Refusing and looking are one access: a step may become YES at any moment before. */
-        while (step < LLANE_BOARD_STEPS &&
-               vote_no(board, step, board->rank, LLANE_BOARD_LEFT) == VERDICT_YES) {
-            step++;
-        }
+    int is_owner = board->self.pid == (int32_t)getpid();
+    if (is_owner) {
+        refuse_what_is_open(board);
+    }
+    /* Acquire-release: the last one comes after all that the others did. */
+    if (atomic_fetch_sub_explicit(&board->references, 1, memory_order_acq_rel) != 1) {
+        return;
+    }
+    if (is_owner) {
+        llane_life_release(&board->shared->presence[board->rank].life);
     }
     llane_rendezvous_end(&board->meet);
     free(board);

@@ -11,8 +11,9 @@
  * Threads: everything by the rank's helper thread, one at a time; llane_board_switch()'s words are
  * shared with the user thread. Blocking: join, wait and linger sleep and poll until `cancel` (may be
  * NULL) is set; arrival has no deadline. Nothing else blocks.
- * Errors: LLANE_ECANCELED; join: also LLANE_EINVAL, LLANE_ENOMEM, LLANE_ESYS (errno tells) and
- * LLANE_EREFUSED (another layout of the board, or this rank's place is taken).
+ * Errors: LLANE_ECANCELED; join: also LLANE_EINVAL (this rank's place is taken, too), LLANE_ENOMEM,
+ * LLANE_ESYS (errno tells) and LLANE_EREFUSED (another llane, with another layout of the board; it
+ * was refused for the others too, with LLANE_BOARD_BUILD).
  *
  * Trust: whoever can write here runs as the same user. Records are therefore copied out before use
  * and their reader checks them; nothing read here is used as an index or a size.
@@ -24,6 +25,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "life.h"
 #include "switch.h"
 
 enum {
@@ -59,6 +61,26 @@ struct llane_verdict {
     int is_yes;
     int rank;        /* NO: who refused, or about whom it was refused */
     uint32_t reason; /* 0: YES */
+};
+
+/*
+ * What a rank tells of itself from its arrival on, in lines of its own, which nobody else writes but
+ * the kernel. PRESENT until the communicator ends on that rank: LEFT when it was finalized or
+ * destroyed, ABORTED also when it was revoked or has no lane after all, EXITED when the process came
+ * to its regular end before that.
+ */
+enum llane_presence_state {
+    LLANE_PRESENT,
+    LLANE_PRESENCE_LEFT,
+    LLANE_PRESENCE_ABORTED,
+    LLANE_PRESENCE_EXITED,
+};
+struct llane_presence {
+    _Alignas(LLANE_SWITCH_LINE_BYTES) struct llane_life life;
+    _Atomic uint32_t state;
+    _Atomic uint32_t is_using;      /* its kernels may still write to other ranks' staging memory */
+    _Atomic uint64_t n_operations;  /* the lane's, launched outside of captures */
+    _Atomic uint64_t number, bytes; /* the last one's all-reduce number and size */
 };
 
 struct llane_board;
@@ -97,9 +119,24 @@ int llane_board_record(struct llane_board *board, int step, int rank, void *out,
 /* The words of the switch, valid until leave. */
 struct llane_switch *llane_board_switch(struct llane_board *board);
 
+/* A rank's words, likewise. Any thread. */
+struct llane_presence *llane_board_presence(struct llane_board *board, int rank);
+/* Its process, as it told at its arrival; 0: it has not arrived. Any thread. */
+int32_t llane_board_pid(struct llane_board *board, int rank);
+/* 1: the rank's process has certainly ended, or is being taken down. QUICK reads a word that the kernel
+ * writes; THOROUGH also asks /proc, which knows more where that word could not be had, and of a core
+ * that is being written. Any thread. */
+enum llane_board_look { LLANE_BOARD_QUICK, LLANE_BOARD_THOROUGH };
+int llane_board_is_gone(struct llane_board *board, int rank, enum llane_board_look look);
+/* 1: no rank's kernels write to staging memory of others any more. Any thread. */
+int llane_board_is_unused(struct llane_board *board);
+
+/* The mapping stays until there were as many leaves as joins and holds. */
+void llane_board_hold(struct llane_board *board);
+
 /*
- * Refuses the first step that is not YES (all ranks read LLANE_BOARD_LEFT if it was open) and unmaps.
- * The user thread must be past its last llane_switch_begin. In a forked child it only unmaps.
+ * Refuses the first step that is not YES (all ranks read LLANE_BOARD_LEFT if it was open); the last one
+ * unmaps. The user thread must be past its last llane_switch_begin. In a forked child it only unmaps.
  * NULL is allowed.
  */
 void llane_board_leave(struct llane_board *board);

@@ -110,9 +110,9 @@ static int begin_number(struct llane_comm *comm, uint64_t number)
 }
 
 /* The call's number is n_all_reduces when this returns. The lock is held. */
-static enum llane_route route_call(struct llane_comm *comm, const struct llane_operation *operation)
+static enum llane_route route_call(struct llane_comm *comm, struct llane_operation *operation)
 {
-    uint64_t number = ++comm->n_all_reduces;
+    uint64_t number = operation->number = ++comm->n_all_reduces;
     int state = atomic_load_explicit(&comm->state, memory_order_acquire);
     if (state == LLANE_COMM_SETTING_UP) {
         return LLANE_ROUTE_SETTING_UP;
@@ -197,7 +197,7 @@ static void count_error(struct llane_comm *comm)
 
 /* The communicator is known, and of this libnccl. */
 static ncclResult_t all_reduce(struct llane_comm *comm, ncclComm_t handle,
-                               const struct llane_operation *operation)
+                               struct llane_operation *operation)
 {
     if (atomic_load_explicit(&comm->state, memory_order_acquire) == LLANE_COMM_NEW) {
         meet_and_wait(comm);
@@ -238,7 +238,7 @@ ncclResult_t llane_call_AllReduce(const struct llane_nccl *nccl, const void *sen
                                   void *recvbuff, size_t count, ncclDataType_t datatype,
                                   ncclRedOp_t op, ncclComm_t handle, cudaStream_t stream)
 {
-    const struct llane_operation operation = {sendbuff, recvbuff, count, datatype, op, stream};
+    struct llane_operation operation = {sendbuff, recvbuff, count, datatype, op, stream, 0};
     struct llane_comm *comm = llane_comm_acquire_or_add(nccl, handle);
     /* Suspended: relaxed, written by the thread that the program lets call. */
     if (!comm || comm->nccl != nccl ||
@@ -327,7 +327,10 @@ ncclResult_t llane_call_CommGetAsyncError(const struct llane_nccl *nccl, ncclCom
     ncclResult_t result = nccl->CommGetAsyncError(handle, error);
     struct llane_comm *comm =
         result == ncclSuccess && !llane_is_refused(*error) ? llane_comm_acquire(handle) : NULL;
-    if (comm && comm->nccl == nccl) {
+    ncclResult_t failure = comm && comm->nccl == nccl ? llane_comm_failure(comm) : ncclSuccess;
+    if (failure != ncclSuccess) {
+        *error = failure; /* without the lock: a launch may hold it that waits for the dead */
+    } else if (comm && comm->nccl == nccl) {
         pthread_mutex_lock(&comm->lock);
         *error = async_error(comm, *error);
         pthread_mutex_unlock(&comm->lock);

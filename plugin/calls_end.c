@@ -51,12 +51,13 @@ static void retire(ncclComm_t handle, int is_abort)
 
 /*
  * As NCCL does with its own, ncclCommFinalize and ncclCommDestroy wait for the operations under way on
- * the lane, after NCCL where they are in a group. An abort by another thread ends the wait.
+ * the lane, after NCCL where they are in a group. An abort by another thread ends the wait, and so does
+ * the death of a rank that they need: their kernels then wait on alone.
  */
 static void wait_for_lane(struct llane_comm *comm)
 {
     struct llane_backoff backoff = {0};
-    while (llane_comm_is_busy(comm)) {
+    while (llane_comm_is_busy(comm) && llane_comm_failure(comm) == ncclSuccess) {
         llane_backoff_sleep(&backoff);
     }
 }

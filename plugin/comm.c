@@ -113,6 +113,8 @@ void llane_comm_set_switching(struct llane_comm *comm, struct llane_lane *lane,
 {
     int setting_up = LLANE_COMM_SETTING_UP;
     atomic_store_explicit(&comm->lane, lane, memory_order_release);
+    atomic_store_explicit(&comm->watched, llane_watch_begin(lane, comm->n_ranks, &comm->failure),
+                          memory_order_release);
     /* Failing, it was retired. */
     atomic_compare_exchange_strong_explicit(&comm->state, &setting_up, LLANE_COMM_SWITCHING,
                                             memory_order_acq_rel, memory_order_relaxed);
@@ -168,6 +170,12 @@ int llane_comm_is_busy(const struct llane_comm *comm)
     return lane && llane_lane_is_busy(lane);
 }
 
+ncclResult_t llane_comm_failure(struct llane_comm *comm)
+{
+    /* Acquire pairs with the watch's store. */
+    return (ncclResult_t)atomic_load_explicit(&comm->failure, memory_order_acquire);
+}
+
 void llane_comm_release(struct llane_comm *comm)
 {
     /* Acquire-release: the last one sees everything the others wrote. */
@@ -177,6 +185,7 @@ void llane_comm_release(struct llane_comm *comm)
     struct llane_comm *shares_with = comm->shares_with;
     struct llane_comm *destroyed = comm->destroyed_before;
     set_state(comm, LLANE_COMM_INACTIVE);
+    llane_watch_end(atomic_load_explicit(&comm->watched, memory_order_relaxed));
     struct llane_lane *lane = atomic_load_explicit(&comm->lane, memory_order_relaxed);
     if (lane) {
         llane_lane_bury(lane); /* with the order's events */
@@ -385,6 +394,8 @@ void llane_comm_retire(struct llane_comm *comm, int is_abort)
     if (is_abort && lane) {
         llane_lane_abort(lane);
     }
+    llane_watch_leave(atomic_load_explicit(&comm->watched, memory_order_acquire),
+                      is_abort ? LLANE_PRESENCE_ABORTED : LLANE_PRESENCE_LEFT);
     atomic_store_explicit(&comm->inactive_reason, LLANE_INACTIVE_ENDED, memory_order_relaxed);
     set_state(comm, LLANE_COMM_INACTIVE);
 }
@@ -426,6 +437,8 @@ void llane_comm_set_inactive(struct llane_comm *comm, enum llane_inactive_reason
         atomic_store_explicit(&comm->inactive_reason, reason, memory_order_relaxed);
         set_state(comm, LLANE_COMM_INACTIVE);
     }
+    llane_watch_leave(atomic_load_explicit(&comm->watched, memory_order_acquire),
+                      LLANE_PRESENCE_ABORTED);
     atomic_store_explicit(&comm->is_settled, 1, memory_order_release);
 }
 

@@ -23,6 +23,7 @@
 #include "route.h"
 #include "stats.h"
 #include "switch.h"
+#include "watch.h"
 
 enum llane_comm_state {
     LLANE_COMM_NEW,        /* no all-reduce yet */
@@ -118,6 +119,8 @@ struct llane_comm {
     struct llane_switch *_Atomic switch_word;
     int has_posted; /* this rank's thread has posted a number; under the lock */
     struct llane_lane *_Atomic lane;
+    struct llane_watched *_Atomic watched;
+    _Atomic int failure; /* an ncclResult_t, once a rank is found gone */
     /* LLANE_WAIT: NCCL was given something before the first all-reduce, which then is NCCL's too: what
      * comes on the lane is behind it, and so behind all. */
     int leaves_first;
@@ -181,6 +184,8 @@ void llane_comm_set_live(struct llane_comm *comm);
 void llane_comm_uncount(struct llane_comm *comm, uint64_t n);
 /* The lane, while it may be used; NULL else. */
 struct llane_lane *llane_comm_live_lane(struct llane_comm *comm);
+/* ncclSuccess, or what the lane's data calls and ncclCommGetAsyncError report from now on. */
+ncclResult_t llane_comm_failure(struct llane_comm *comm);
 /* From the first all-reduce on, until it has no lane and will have none. */
 int llane_comm_is_ordered(const struct llane_comm *comm);
 

@@ -49,6 +49,12 @@
     X(nccl_tuning, NCCL_TUNING, TEXT, 0, 0, 0, "FILE",                                             \
       "Algorithm, protocol and channels for calls that stay with NCCL, as docs/ab.md says; the "   \
       "same file on all ranks. Unset: NCCL chooses.")                                              \
+    X(on_death, ON_DEATH, WORD, 0, 0, 1, "wait stop",                                              \
+      "What kernels do that need a rank which died: wait until the program aborts the "            \
+      "communicator, as NCCL's do, or stop at once, and their stream goes on with garbage.")       \
+    X(timeout_s, TIMEOUT_S, INT, 0, 0, 604800, "",                                                 \
+      "An all-reduce that has waited for other ranks for so many seconds is taken for one that "   \
+      "needs a dead rank; 0: a slow rank is not a dead one, however slow.")                        \
     X(stats, STATS, TEXT, 0, 0, 0, "1 or FILE",                                                    \
       "Calls and bytes per communicator by size, route and reason. 1: to stderr as communicators " \
       "end. FILE: there, when the process ends, as JSON if its name ends in .json; %p, %r and %h " \

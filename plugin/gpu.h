@@ -132,6 +132,11 @@ struct llane_gpu_launch {
 };
 int llane_gpu_launch(const struct llane_gpu_launch *launch);
 /*
+ * Rounds in which a kernel polls its memory between two looks at host memory: a look crosses PCIe, so
+ * seldom enough to cost nothing, and often enough for an abort to end the kernel within milliseconds.
+ */
+uint32_t llane_gpu_spins_per_look(void);
+/*
  * Loads the kernel on the current device (lazy loading would wait for a spinning kernel) and tells
  * how many blocks of n_threads fit on one multiprocessor.
  */

@@ -13,6 +13,17 @@ static int is_plain(const struct llane_operation *o, const struct llane_plan *pl
     return (((uintptr_t)o->in | (uintptr_t)o->out) % LLANE_PACKET_BYTES) == 0 && bytes % grain == 0;
 }
 
+/* For those who watch; a replay's operations are not counted. Relaxed: the numbers alone matter. */
+static void post(const struct llane_lane *lane, const struct llane_operation *o)
+{
+    struct llane_presence *mine = llane_board_presence(lane->board, lane->rank);
+    uint64_t n = atomic_load_explicit(&mine->n_operations, memory_order_relaxed);
+    atomic_store_explicit(&mine->number, o->number, memory_order_relaxed);
+    atomic_store_explicit(&mine->bytes, o->count * llane_route_type_bytes(o->datatype),
+                          memory_order_relaxed);
+    atomic_store_explicit(&mine->n_operations, n + 1, memory_order_relaxed);
+}
+
 static int launch(struct llane_lane *lane, const struct llane_operation *operation)
 {
     struct llane_plan plan =
@@ -27,6 +38,10 @@ static int launch(struct llane_lane *lane, const struct llane_operation *operati
     if (err) {
         return err;
     }
+    void **chain = llane_order_chain(lane->order);
+    if (!chain) {
+        post(lane, operation);
+    }
     const struct llane_gpu_launch request = {
         .kernel = llane_all_reduce_table[plan.type][plan.algorithm][plan.packet],
         .args = &args,
@@ -34,7 +49,7 @@ static int launch(struct llane_lane *lane, const struct llane_operation *operati
         .n_blocks = plan.n_blocks,
         .n_threads = plan.n_threads,
         .stream = operation->stream,
-        .chain = llane_order_chain(lane->order),
+        .chain = chain,
     };
     err = llane_gpu_launch(&request);
     if (err) {
@@ -91,14 +106,8 @@ void llane_lane_abort(struct llane_lane *lane)
 
 void llane_lane_bury(struct llane_lane *lane)
 {
-    if (lane && lane->staging) {
-        enum llane_staging_end end = LLANE_STAGING_CLEAN;
-        if (lane->is_proven && (is_aborted(lane) || llane_lane_dead(lane))) {
-            end = LLANE_STAGING_TAINTED;
-        } else if (lane->is_probed && !lane->is_proven) {
-            end = LLANE_STAGING_PROBED;
-        }
-        llane_staging_bury(lane->staging, end);
+    if (lane) {
+        llane_staging_bury(lane->staging, lane->board, lane->rank);
     }
     free(lane);
 }

@@ -9,26 +9,22 @@
 #ifndef LLANE_LANE_H
 #define LLANE_LANE_H
 
+#include "board.h"
 #include "nccl_abi.h"
 #include "order.h"
 #include "route.h"
 #include "sizes.h"
 #include "staging.h"
 
-/* A look at the abort word crosses PCIe: seldom enough to cost nothing, often enough for an abort to
- * end a kernel within milliseconds. */
-enum { LLANE_SPINS_PER_LOOK = 1024 };
-
 struct llane_lane {
     struct llane_staging *staging;
-    struct llane_order *order; /* the communicator's */
+    struct llane_board *board; /* the communicator's, */
+    struct llane_order *order; /* likewise */
     struct llane_all_reduce_args
         args[LLANE_N_PACKETS]; /* all that does not change from call to call */
     struct llane_route_limits limits;
     uint64_t n_launched[LLANE_SIZE_BUCKETS][LLANE_N_ALGORITHMS][LLANE_N_PACKETS]; /* statistics */
-    int device;
-    int is_probed; /* peers may run their probes: they write to its probe area */
-    int is_proven; /* the probe was agreed on: they may write to its slots */
+    int device, rank;
 };
 
 struct llane_operation {
@@ -38,6 +34,7 @@ struct llane_operation {
     ncclDataType_t datatype;
     ncclRedOp_t op;
     cudaStream_t stream;
+    uint64_t number; /* of the communicator's all-reduces */
 };
 
 /* The communicator's device may be other than the current one, which is left as it was. */

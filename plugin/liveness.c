@@ -70,6 +70,22 @@ void llane_liveness_self(struct llane_liveness *out)
     }
 }
 
+/* Its memory is being written to a core file, which may take minutes: it will do nothing else. */
+static int is_dumping(int32_t pid)
+{
+    static const char key[] = "\nCoreDumping:\t1";
+    char path[64], text[4096];
+    snprintf(path, sizeof(path), "/proc/%ld/status", (long)pid);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) {
+        return 0;
+    }
+    ssize_t n = read(fd, text, sizeof(text) - 1);
+    close(fd);
+    text[n < 0 ? 0 : n] = '\0';
+    return strstr(text, key) != NULL;
+}
+
 int llane_liveness_is_gone(const struct llane_liveness *self, const struct llane_liveness *other)
 {
     if (self->pid_namespace == 0 || self->pid_namespace != other->pid_namespace) {
@@ -87,4 +103,11 @@ int llane_liveness_is_gone(const struct llane_liveness *self, const struct llane
     }
     /* A leader that left by pthread_exit is 'Z' too while its other threads live. */
     return (now.state == 'Z' || now.state == 'X') && now.n_threads <= 1;
+}
+
+int llane_liveness_is_ending(const struct llane_liveness *self, const struct llane_liveness *other)
+{
+    return llane_liveness_is_gone(self, other) ||
+           (self->pid_namespace != 0 && self->pid_namespace == other->pid_namespace &&
+            is_dumping(other->pid));
 }

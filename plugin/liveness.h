@@ -23,4 +23,7 @@ void llane_liveness_self(struct llane_liveness *out);
  */
 int llane_liveness_is_gone(const struct llane_liveness *self, const struct llane_liveness *other);
 
+/* As is_gone, and 1 also when it is on its way out: it crashed, and its core is being written. */
+int llane_liveness_is_ending(const struct llane_liveness *self, const struct llane_liveness *other);
+
 #endif

@@ -27,6 +27,10 @@ ncclResult_t llane_place_enter_pending(struct llane_comm *comm)
 
 ncclResult_t llane_place_check(struct llane_comm *comm)
 {
+    ncclResult_t failure = llane_comm_failure(comm);
+    if (failure != ncclSuccess) {
+        return failure;
+    }
     const struct llane_lane *lane = llane_comm_live_lane(comm);
     uint32_t dead = lane ? llane_lane_dead(lane) : LLANE_DEAD_NOT;
     if (dead) {

@@ -3,6 +3,7 @@
 #include "comm.h"
 #include "setup.h"
 #include "stats.h"
+#include "watch.h"
 
 void llane_runtime_exit(void)
 {
@@ -10,6 +11,7 @@ void llane_runtime_exit(void)
         return; /* the parent's communicators and threads are the parent's */
     }
     llane_setup_end_all();
+    llane_watch_exit();
     llane_comm_for_all(llane_stats_end);
     llane_stats_end_process();
 }

@@ -20,6 +20,9 @@ enum llane_inactive_reason llane_setup_take_staging(struct llane_setup *s,
                    err == LLANE_EGPU ? llane_gpu_error() : "beyond LLANE_MAX_STAGING");
         return err == LLANE_EGPU ? LLANE_INACTIVE_STAGING : LLANE_INACTIVE_STAGING_CAP;
     }
+    /* Relaxed: it goes with the vote. */
+    atomic_store_explicit(&llane_board_presence(s->board, comm->rank)->is_using, 1,
+                          memory_order_relaxed);
     mine->memory.address = (uint64_t)(uintptr_t)s->lane->staging->base;
     mine->memory.device = comm->device;
     mine->memory.handle = s->lane->staging->handle;
@@ -41,7 +44,6 @@ enum llane_inactive_reason llane_setup_map_peers(struct llane_setup *s,
             reason = LLANE_INACTIVE_PEER;
         }
     }
-    s->lane->is_probed = !reason; /* with this vote, peers may go on to it */
     return llane_setup_conclude(s, LLANE_SETUP_PEERS, reason, NULL, 0);
 }
 
@@ -57,7 +59,7 @@ static void fill_args(struct llane_setup *s)
         args->slot_bytes = s->slot_bytes[p];
         args->rank = rank;
         args->n_ranks = n_ranks;
-        args->spins_per_look = LLANE_SPINS_PER_LOOK;
+        args->spins_per_look = llane_gpu_spins_per_look();
         args->cells = llane_staging_cells(staging->base);
         args->words = &staging->mapped_device->words;
         for (uint32_t r = 0; r < n_ranks; r++) {
@@ -97,7 +99,6 @@ enum llane_inactive_reason llane_setup_prove(struct llane_setup *s)
         fill_args(s); /* before the vote: whoever sees the switch confirmed sees it */
     }
     reason = llane_setup_conclude(s, LLANE_SETUP_PROBE, reason, NULL, 0);
-    s->lane->is_proven = !reason;
     if (reason) {
         /* Our own probe may still run: the event tells when it has ended, the word ends it. */
         (void)llane_gpu_event_record(s->lane->staging->last_probe, s->stream);

@@ -128,15 +128,19 @@ static enum llane_inactive_reason arrive(struct llane_setup *s)
         .record = &mine,
         .record_bytes = sizeof mine,
     };
+    llane_watch_start();
     int err = llane_board_join(&args, &comm->cancel, &s->board);
     if (err == LLANE_ESYS) {
         LLANE_INFO("rank %d: memory and socket for the ranks to meet: %s", comm->rank,
                    strerror(errno));
     }
     if (err) {
-        return err == LLANE_ECANCELED ? LLANE_INACTIVE_CANCELED : LLANE_INACTIVE_BOARD;
+        return err == LLANE_ECANCELED  ? LLANE_INACTIVE_CANCELED
+               : err == LLANE_EREFUSED ? LLANE_INACTIVE_BUILD
+                                       : LLANE_INACTIVE_BOARD;
     }
-    comm->board = s->board;
+    comm->board = s->lane->board = s->board;
+    s->lane->rank = comm->rank;
     enum llane_inactive_reason reason = llane_setup_conclude(s, LLANE_BOARD_ARRIVAL, 0, NULL, 0);
     for (int r = 0; r < comm->n_ranks && !reason; r++) {
         if (llane_board_record(s->board, LLANE_BOARD_ARRIVAL, r, &s->identity[r],

@@ -71,15 +71,32 @@ static int is_idle(const struct llane_staging *s)
            (!s->events || llane_order_events_are_idle(s->events));
 }
 
+void llane_staging_collect(void)
+{
+    pthread_mutex_lock(&lock);
+    for (struct llane_staging *s = graveyard; s; s = s->next) {
+        if (!s->board || !is_idle(s)) {
+            continue;
+        }
+        /* Release pairs with llane_board_is_unused: what the kernels stored is there. */
+        atomic_store_explicit(&llane_board_presence(s->board, s->rank)->is_using, 0,
+                              memory_order_release);
+        if (llane_board_is_unused(s->board)) {
+            llane_board_leave(s->board);
+            s->board = NULL;
+        }
+    }
+    pthread_mutex_unlock(&lock);
+}
+
 static struct llane_staging *exhume(int device, uint64_t bytes)
 {
-    int64_t now = llane_now_ms();
+    llane_staging_collect();
     pthread_mutex_lock(&lock);
     struct llane_staging **link = &graveyard, *found = NULL;
     while (*link && !found) {
         struct llane_staging *s = *link;
-        if (s->device == device && s->bytes >= bytes && s->bytes / 4 <= bytes &&
-            s->rests_until_ms <= now && is_idle(s)) {
+        if (s->device == device && s->bytes >= bytes && s->bytes / 4 <= bytes && !s->board) {
             *link = s->next;
             found = s;
         } else {
@@ -130,6 +147,7 @@ static int allocate(int device, uint64_t bytes, uint64_t max_total_bytes,
     s->base = base;
     if ((err = llane_gpu_ipc_export(base, &s->handle)) ||
         (err = llane_gpu_host_alloc(sizeof(struct llane_mapped), &host, &mapped_device)) ||
+        (err = llane_gpu_stream_create(&s->look_stream)) ||
         (err = llane_gpu_event_create(0, &s->last_probe))) {
         goto undo_struct;
     }
@@ -173,21 +191,22 @@ int llane_staging_take(int device, uint64_t bytes, uint64_t max_total_bytes,
         return err;
     }
     if ((err = prepare(s, stream))) {
-        llane_staging_bury(s, LLANE_STAGING_TAINTED);
-        return err;
+        return err; /* kept: what the device still does to it is not known */
     }
     *out = s;
     return 0;
 }
 
-void llane_staging_bury(struct llane_staging *s, enum llane_staging_end end)
+void llane_staging_bury(struct llane_staging *s, struct llane_board *board, int rank)
 {
-    if (!s || end == LLANE_STAGING_TAINTED) {
-        return; /* kept, not listed */
+    if (!s) {
+        return;
     }
-    s->rests_until_ms = end == LLANE_STAGING_PROBED
-                            ? llane_now_ms() + 2 * (int64_t)llane_config()->probe_timeout_ms
-                            : 0;
+    if (board) {
+        llane_board_hold(board);
+    }
+    s->board = board;
+    s->rank = rank;
     pthread_mutex_lock(&lock);
     s->next = graveyard;
     graveyard = s;

@@ -4,7 +4,9 @@
  * Owns: a dedicated device allocation (nothing else lives in it, since it is exported whole), the
  * lane's mapped host words and its order events. Nothing is freed before the process ends: on a
  * live path cudaFree and cudaIpcCloseMemHandle wait for spinning kernels. What a lane leaves is
- * buried and taken again by the next one that fits, once its last operation has ended.
+ * buried and taken again by the next one that fits, once no kernel of any of its ranks writes to any
+ * rank's memory any more: each rank tells so on the board when its own last operation has ended, an
+ * aborted one too, and no graph is left.
  * Threads: any; one short lock. Blocking: allocation only (set-up's helper thread).
  * Errors: LLANE_EGPU, LLANE_ENOMEM (the process's cap LLANE_MAX_STAGING would be passed).
  */
@@ -13,6 +15,7 @@
 
 #include <stdint.h>
 
+#include "board.h"
 #include "gpu.h"
 #include "order.h"
 #include "table.h"
@@ -21,6 +24,7 @@
 struct llane_mapped {
     struct llane_lane_words words;
     uint32_t probe_result[LLANE_MAX_RANKS];
+    struct llane_cell seen; /* a copy of a cell, for the watch */
 };
 
 struct llane_staging {
@@ -29,10 +33,13 @@ struct llane_staging {
     int device;
     struct llane_gpu_ipc_handle handle;
     struct llane_mapped *mapped, *mapped_device;
+    struct CUstream_st *look_stream; /* for the watch's copies, which must not wait for a kernel */
     struct CUevent_st *last_probe;
     struct llane_order_events *events; /* of the communicator whose lane it was or is; NULL: none */
-    int64_t rests_until_ms;            /* in the graveyard, */
-    struct llane_staging *next;        /* a list */
+    /* In the graveyard: held while kernels of some rank may write here; NULL: free to be taken. */
+    struct llane_board *board;
+    int rank; /* on it */
+    struct llane_staging *next;
 };
 
 /* Sizes within an allocation; all ranks compute the same from agreed numbers. slot_bytes: of one
@@ -56,13 +63,14 @@ int llane_staging_arm(struct llane_staging *staging, uint32_t n_ranks,
                       const uint64_t slot_bytes[LLANE_N_PACKETS], struct CUstream_st *stream);
 
 /*
- * CLEAN: used again as soon as its last operation has ended and no graph uses it. PROBED: a peer may
- * still write to its probe area, which only hurts the next probe: used again after the time of two
- * probes. TAINTED: a peer's kernel may still write to its slots (an aborted operation): it stays
- * untouched until the process ends.
+ * Ends the lane's use of it. The board is the lane's, on which peers have learned of this memory; NULL:
+ * none has. NULL for staging is allowed.
  */
-enum llane_staging_end { LLANE_STAGING_CLEAN, LLANE_STAGING_PROBED, LLANE_STAGING_TAINTED };
-void llane_staging_bury(struct llane_staging *staging, enum llane_staging_end end);
+void llane_staging_bury(struct llane_staging *staging, struct llane_board *board, int rank);
+
+/* Looks at what is buried: tells the others of what this rank's kernels have left alone, and finds what
+ * all ranks' have. For helper threads: it asks the GPU, in relaxed capture mode. */
+void llane_staging_collect(void);
 
 /* Device memory taken by this process so far. */
 uint64_t llane_staging_total_bytes(void);

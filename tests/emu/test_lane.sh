@@ -176,6 +176,6 @@ for end in finalize abort leave; do
 done
 export FAKE_NCCL_SHM_TAG=$$
 run -g -t 5 -k 1:300 3 "$programs/prog_allreduce" --counts 9 --iters 200 --sleep-ms 5 --end abort
-! ls /dev/shm | grep -- "-$$-"
+! compgen -G "/dev/shm/*-$$-*" >>"$out"
 report $? end__rank_killed__no_file_left # cases.md 19
 echo "1..$n"

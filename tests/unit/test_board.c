@@ -172,7 +172,7 @@ static void board__place_taken__second_comer_is_refused(void **state)
     again[0].args.build = TEST_BUILD + 1; /* even so it must not vote */
     start_rank(&ranks[0], arrive);
     sleep_ms(20);
-    assert_int_equal(llane_board_join(&again[0].args, NULL, &again[0].board), LLANE_EREFUSED);
+    assert_int_equal(llane_board_join(&again[0].args, NULL, &again[0].board), LLANE_EINVAL);
     start_rank(&ranks[1], arrive);
     join_ranks(ranks, 2);
     assert_true(ranks[0].verdict.is_yes && ranks[1].verdict.is_yes);

@@ -3,6 +3,8 @@
 #include "board_ranks.h"
 
 #include <sched.h>
+#include <stdlib.h>
+#include <sys/resource.h>
 
 #include "liveness.h"
 
@@ -124,6 +126,58 @@ static void liveness__proc_of_another_namespace__nothing_is_known(void **state)
     munmap(report, sizeof(*report));
 }
 
+enum { CORE_BYTES = 128 << 20 };
+
+struct crash {
+    struct report report;
+    char folder[32];
+};
+
+static int report_and_crash(void *arg)
+{
+    struct crash *crash = arg;
+    const struct rlimit most = {RLIM_INFINITY, RLIM_INFINITY};
+    char *memory = malloc(CORE_BYTES);
+    if (!memory || chdir(crash->folder) != 0 || setrlimit(RLIMIT_CORE, &most) != 0) {
+        return 77;
+    }
+    memset(memory, 1, CORE_BYTES);
+    llane_liveness_self(&crash->report.who);
+    atomic_store(&crash->report.is_written, 1);
+    abort();
+}
+
+/* Writing a core of tens of GiB takes minutes, in which nothing else of the process ends. */
+static void liveness__core_is_being_written__process_is_ending(void **state)
+{
+    (void)state;
+    struct crash *crash = shared_memory(sizeof(*crash));
+    struct llane_liveness self;
+    int status = 0, was_ending = 0;
+    char path[64];
+    llane_liveness_self(&self);
+    snprintf(crash->folder, sizeof(crash->folder), "/tmp/llane-core-XXXXXX");
+    assert_non_null(mkdtemp(crash->folder));
+    pid_t child = fork_process(report_and_crash, crash);
+    while (waitpid(child, &status, WNOHANG) == 0) {
+        if (atomic_load(&crash->report.is_written)) {
+            was_ending |= llane_liveness_is_ending(&self, &crash->report.who);
+        }
+        sleep_ms(1);
+    }
+    snprintf(path, sizeof(path), "%s/core", crash->folder);
+    int has_core = unlink(path) == 0;
+    snprintf(path, sizeof(path), "%s/core.%d", crash->folder, (int)child);
+    has_core = (unlink(path) == 0 || has_core) && WIFSIGNALED(status) && WCOREDUMP(status);
+    rmdir(crash->folder);
+    munmap(crash, sizeof(*crash));
+    if (!has_core) {
+        print_message("# no core files here\n");
+        skip();
+    }
+    assert_true(was_ending);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -132,6 +186,7 @@ int main(void)
         cmocka_unit_test(liveness__killed_process__is_gone_before_and_after_it_is_reaped),
         cmocka_unit_test(liveness__main_thread_has_ended__process_is_not_gone),
         cmocka_unit_test(liveness__proc_of_another_namespace__nothing_is_known),
+        cmocka_unit_test(liveness__core_is_being_written__process_is_ending),
     };
     alarm(60); /* a hang is a failure too */
     return cmocka_run_group_tests(tests, NULL, NULL) != 0;

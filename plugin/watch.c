@@ -1,0 +1,345 @@
+#include "watch.h"
+
+#include <inttypes.h>
+#include <pthread.h>
+#include <semaphore.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "backoff.h"
+#include "config.h"
+#include "log.h"
+
+enum {
+    LOOK_EVERY_MS = 100,
+    LOOKS_A_THOROUGH_ONE = 5,
+    /* A running kernel whose packets are all there ends much sooner. */
+    STUCK_FOR_SURE_MS = 300,
+};
+
+/* What is known of the kernel that runs on a lane, from copies of one of its cells. */
+struct kernel_state {
+    int is_copying;
+    struct llane_cell cell; /* the last copy */
+    int64_t waits_since_ms; /* the cell has been busy with the same operation; 0: it is not */
+    int64_t copied_at_ms;
+};
+
+struct llane_watched {
+    struct llane_lane *lane;
+    struct llane_presence *presence; /* this rank's */
+    int n_ranks;
+    _Atomic int *failure;
+    struct kernel_state kernel;
+    struct llane_watched *next;
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct llane_watched *all; /* under lock */
+static int is_leaving;            /* under lock */
+static unsigned n_looks;          /* under lock */
+
+/* ---- words ---- */
+
+static uint64_t read_number(const _Atomic uint64_t *word)
+{
+    return atomic_load_explicit(word, memory_order_relaxed);
+}
+
+static uint32_t state_of(const struct llane_presence *presence)
+{
+    /* Acquire pairs with llane_watch_leave: the count is the last one. */
+    return atomic_load_explicit(&presence->state, memory_order_acquire);
+}
+
+static struct llane_presence *peer_of(const struct llane_watched *w, int rank)
+{
+    return llane_board_presence(w->lane->board, rank);
+}
+
+static int is_gone(const struct llane_watched *w, int rank)
+{
+    return llane_board_is_gone(w->lane->board, rank,
+                               n_looks % LOOKS_A_THOROUGH_ONE ? LLANE_BOARD_QUICK
+                                                              : LLANE_BOARD_THOROUGH);
+}
+
+/* ---- failing ---- */
+
+static const char *what_happened(uint32_t state)
+{
+    return state == LLANE_PRESENT           ? "died"
+           : state == LLANE_PRESENCE_LEFT   ? "destroyed the communicator"
+           : state == LLANE_PRESENCE_EXITED ? "ended without destroying the communicator"
+                                            : "aborted the communicator";
+}
+
+static void fail(const struct llane_watched *w)
+{
+    int is_stopping = llane_config()->on_death;
+    /* Release pairs with the acquire of every call. */
+    atomic_store_explicit(w->failure, ncclRemoteError, memory_order_release);
+    if (is_stopping) {
+        llane_lane_abort(w->lane);
+    }
+}
+
+static const char *what_follows(void)
+{
+    return llane_config()->on_death
+               ? "its kernels are stopped (LLANE_ON_DEATH=stop)"
+               : "kernels that need that rank wait until the communicator is aborted";
+}
+
+static void fail_for(const struct llane_watched *w, int rank)
+{
+    const struct llane_presence *mine = w->presence, *peer = peer_of(w, rank);
+    LLANE_WARN("rank %d: rank %d (pid %d) %s. Its last all-reduce on the lane was call %" PRIu64
+               " of %" PRIu64 " bytes, this rank's is call %" PRIu64 " of %" PRIu64
+               " bytes. The communicator reports ncclRemoteError; %s",
+               w->lane->rank, rank, (int)llane_board_pid(w->lane->board, rank),
+               what_happened(state_of(peer)), read_number(&peer->number), read_number(&peer->bytes),
+               read_number(&mine->number), read_number(&mine->bytes), what_follows());
+    fail(w);
+}
+
+/* The rank that is farthest behind, which is the one most likely waited for. */
+static void fail_for_time(const struct llane_watched *w)
+{
+    int last = 0;
+    for (int r = 1; r < w->n_ranks; r++) {
+        if (read_number(&peer_of(w, r)->n_operations) <
+            read_number(&peer_of(w, last)->n_operations)) {
+            last = r;
+        }
+    }
+    const struct llane_presence *mine = w->presence, *peer = peer_of(w, last);
+    LLANE_WARN("rank %d: all-reduce call %" PRIu64 " of %" PRIu64
+               " bytes, or a graph's, has waited for other ranks for LLANE_TIMEOUT_S=%" PRIu64
+               " seconds. Farthest behind is rank %d (pid %d) with call %" PRIu64 " of %" PRIu64
+               " bytes. The communicator reports ncclRemoteError; %s",
+               w->lane->rank, read_number(&mine->number), read_number(&mine->bytes),
+               llane_config()->timeout_s, last, (int)llane_board_pid(w->lane->board, last),
+               read_number(&peer->number), read_number(&peer->bytes), what_follows());
+    fail(w);
+}
+
+/* ---- looking ---- */
+
+/*
+ * What the cell says: a kernel that began and has not ended, and which. A copy on a stream of its own,
+ * as a spinning kernel holds up neither; awaited by the next look.
+ */
+static void look_at_kernel(struct llane_watched *w, int64_t now_ms)
+{
+    struct kernel_state *k = &w->kernel;
+    struct llane_staging *staging = w->lane->staging;
+    int is_done = 0;
+    if (llane_gpu_device_set(w->lane->device)) {
+        return;
+    }
+    if (k->is_copying) {
+        if (llane_gpu_stream_query(staging->look_stream, &is_done) || !is_done) {
+            return;
+        }
+        k->is_copying = 0;
+        struct llane_cell cell = staging->mapped->seen;
+        int is_same = cell.busy && cell.ll_op == k->cell.ll_op &&
+                      cell.sentinel_op == k->cell.sentinel_op && k->waits_since_ms;
+        k->waits_since_ms = !cell.busy ? 0 : is_same ? k->waits_since_ms : k->copied_at_ms;
+        k->cell = cell;
+    }
+    k->copied_at_ms = now_ms;
+    k->is_copying = !llane_gpu_memcpy_async(&staging->mapped->seen,
+                                            &llane_staging_cells(staging->base)->cell[0],
+                                            sizeof staging->mapped->seen, staging->look_stream);
+}
+
+/* As of the last copy, which may be a look old. */
+static int64_t waited_ms(const struct llane_watched *w)
+{
+    const struct kernel_state *k = &w->kernel;
+    return k->waits_since_ms ? k->copied_at_ms - k->waits_since_ms : 0;
+}
+
+/*
+ * 1: an operation of this rank needs a rank that has left. The peer launched fewer than this rank did;
+ * or a kernel of ours, a graph's perhaps, runs on though all that the peer's kernels had to store for
+ * it is there: they stopped with the peer's process, or were aborted.
+ */
+static int needs(struct llane_watched *w, int rank, uint32_t state, int64_t now_ms)
+{
+    if (state != LLANE_PRESENT &&
+        read_number(&w->presence->n_operations) > read_number(&peer_of(w, rank)->n_operations)) {
+        return 1;
+    }
+    if (state != LLANE_PRESENCE_ABORTED && !is_gone(w, rank)) {
+        return 0;
+    }
+    look_at_kernel(w, now_ms);
+    return waited_ms(w) > STUCK_FOR_SURE_MS;
+}
+
+/* Ours may have been finalized meanwhile: then only a kernel that waits is of interest. */
+static int is_needed(struct llane_watched *w, int rank, uint32_t state, int64_t now_ms)
+{
+    if (state_of(w->presence) == LLANE_PRESENT && state == LLANE_PRESENT) {
+        return is_gone(w, rank);
+    }
+    return needs(w, rank, state, now_ms);
+}
+
+static void look_at_peers(struct llane_watched *w, int64_t now_ms)
+{
+    for (int r = 0; r < w->n_ranks; r++) {
+        if (r != w->lane->rank && is_needed(w, r, state_of(peer_of(w, r)), now_ms)) {
+            fail_for(w, r);
+            return;
+        }
+    }
+}
+
+static void look_at_clock(struct llane_watched *w, int64_t now_ms)
+{
+    if (llane_config()->timeout_s) {
+        look_at_kernel(w, now_ms);
+        if (waited_ms(w) > (int64_t)llane_config()->timeout_s * 1000) {
+            fail_for_time(w);
+        }
+    }
+}
+
+static int is_of_interest(const struct llane_watched *w)
+{
+    return state_of(w->presence) != LLANE_PRESENCE_ABORTED &&
+           atomic_load_explicit(w->failure, memory_order_relaxed) == ncclSuccess;
+}
+
+static void look(void)
+{
+    int64_t now_ms = llane_now_ms();
+    n_looks++;
+    for (struct llane_watched *w = all; w; w = w->next) {
+        if (is_of_interest(w)) {
+            look_at_peers(w, now_ms);
+        }
+        if (is_of_interest(w)) {
+            look_at_clock(w, now_ms);
+        }
+    }
+}
+
+/* ---- the thread ---- */
+
+static sem_t is_kept;
+
+static void *thread_main(void *unused)
+{
+    (void)unused;
+    (void)pthread_setname_np(pthread_self(), "llane-watch");
+    if (llane_life_keep()) {
+        LLANE_INFO("no robust futexes here: a peer's death is noticed in one pid namespace only");
+    }
+    sem_post(&is_kept);
+    (void)llane_gpu_capture_mode_relax();
+    for (;;) {
+        struct timespec ts = {.tv_nsec = LOOK_EVERY_MS * 1000000L};
+        nanosleep(&ts, NULL);
+        pthread_mutex_lock(&lock);
+        if (!is_leaving) {
+            look();
+            llane_staging_collect();
+        }
+        pthread_mutex_unlock(&lock);
+    }
+    return NULL;
+}
+
+/* The program's signals are for its own threads. */
+static void start_thread(void)
+{
+    pthread_t thread;
+    pthread_attr_t attr;
+    sigset_t signals, before;
+    sigfillset(&signals);
+    sem_init(&is_kept, 0, 0);
+    pthread_attr_init(&attr);
+    pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
+    pthread_sigmask(SIG_SETMASK, &signals, &before);
+    int err = pthread_create(&thread, &attr, thread_main, NULL);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    pthread_attr_destroy(&attr);
+    if (err) {
+        LLANE_WARN("no thread to watch the ranks: a peer's death will not be noticed: %s",
+                   strerror(err));
+        return;
+    }
+    while (sem_wait(&is_kept)) {
+    }
+}
+
+void llane_watch_start(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, start_thread);
+}
+
+struct llane_watched *llane_watch_begin(struct llane_lane *lane, int n_ranks, _Atomic int *failure)
+{
+    struct llane_watched *w = calloc(1, sizeof *w);
+    if (!w) {
+        return NULL;
+    }
+    w->lane = lane;
+    w->presence = llane_board_presence(lane->board, lane->rank);
+    w->n_ranks = n_ranks;
+    w->failure = failure;
+    pthread_mutex_lock(&lock);
+    w->next = all;
+    all = w;
+    pthread_mutex_unlock(&lock);
+    return w;
+}
+
+void llane_watch_leave(struct llane_watched *w, enum llane_presence_state how)
+{
+    uint32_t present = LLANE_PRESENT;
+    if (w) {
+        /* Release pairs with state_of. The first reason stays. */
+        atomic_compare_exchange_strong_explicit(&w->presence->state, &present, (uint32_t)how,
+                                                memory_order_release, memory_order_relaxed);
+    }
+}
+
+void llane_watch_end(struct llane_watched *w)
+{
+    if (!w) {
+        return;
+    }
+    llane_watch_leave(w, LLANE_PRESENCE_LEFT);
+    pthread_mutex_lock(&lock);
+    struct llane_watched **link = &all;
+    while (*link != w) {
+        link = &(*link)->next;
+    }
+    *link = w->next;
+    pthread_mutex_unlock(&lock);
+    free(w);
+}
+
+void llane_watch_exit(void)
+{
+    struct timespec deadline;
+    clock_gettime(CLOCK_REALTIME, &deadline);
+    deadline.tv_sec++;
+    if (pthread_mutex_timedlock(&lock, &deadline)) {
+        return; /* a look does not come back from the driver */
+    }
+    is_leaving = 1;
+    for (struct llane_watched *w = all; w; w = w->next) {
+        llane_watch_leave(w, LLANE_PRESENCE_EXITED);
+    }
+    pthread_mutex_unlock(&lock);
+}

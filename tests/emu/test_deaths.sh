@@ -1,0 +1,59 @@
+#!/bin/bash
+# Proves that a rank's death reaches the others as ncclRemoteError in time, and that nothing else does:
+# not a slow rank, nor a stopped one, nor one that left when nobody needed it any more. TAP.
+set -u
+build=${LLANE_BUILD:?run it through make test}
+programs=$build/tests/emu
+out=$(mktemp)
+trap 'rm -f "$out"' EXIT
+n=0
+
+export LD_LIBRARY_PATH=$build/emu LLANE_WAIT=1 LLANE_STATS=1 NCCL_DEBUG=WARN NCCL_TUNER_PLUGIN=llane
+export FAKE_NCCL_SHM_TAG=$$
+
+report() { # report STATUS NAME
+    n=$((n + 1))
+    if [ "$1" = 0 ]; then
+        echo "ok $n - $2"
+    else
+        echo "not ok $n - $2"
+        tail -n 40 "$out" | sed 's/^/# /'
+    fi
+}
+
+# deaths NAME WHAT STATUS LINES PATTERN [NAME=VALUE...]: every rank saw what it should, the victim ended
+# with STATUS, and so many lines match the pattern.
+deaths() {
+    local name=$1 what=$2 wanted=$3 lines=$4 pattern=$5
+    shift 5
+    env "$@" "$programs/prog_ranks" -g -t 30 3 "$programs/prog_deaths" "$what" >"$out" 2>&1
+    local status=$?
+    [ $status = "$wanted" ] && ! grep -q '^rank .*: .*:' "$out" &&
+        [ "$(grep -Ec "$pattern" "$out")" = "$lines" ] &&
+        [ "$(grep -Ec 'llane stats: .*: lane [1-9]|: ended after' "$out")" -ge 2 ]
+    report $? "$name"
+}
+
+died='rank [0-9]: rank 1 \(pid [0-9]+\) died\. Its last .* call 1 of 256 bytes, this rank.s is call 2 of 256'
+deaths death__killed__remote_error_and_one_line kill 137 2 "$died" # cases.md 19
+deaths death__rank_0_killed__remote_error_too kill 137 2 'rank [12]: rank 0 \(pid' LLANE_TEST_VICTIM=0
+deaths death__crashed__remote_error crash 134 2 "$died"
+deaths death__quit_without_exit_handlers__remote_error quit 0 2 "$died"
+deaths death__child_holds_what_it_inherited__remote_error children 137 2 "$died"
+deaths death__LLANE_ON_DEATH_stop__kernels_end stopped 137 2 'kernels are stopped' LLANE_ON_DEATH=stop
+for end in destroy finalize; do
+    deaths "death__others_wait_in_${end}__they_return" end_$end 137 2 "^rank [02]: ended after"
+done
+deaths pause__stopped_and_continued__no_error pause 0 0 'LLANE rank'
+deaths exit__nobody_needs_it__no_error exit_idle 0 0 'LLANE rank'
+deaths exit__a_sum_needs_it__remote_error exit_eager 0 2 'rank 1 .* ended without destroying'
+deaths exit__a_replay_needs_it__remote_error exit_graph 0 2 'ncclRemoteError'
+deaths destroy__a_sum_needs_it__remote_error destroy 0 2 'rank 1 .* destroyed the communicator'
+deaths abort__in_a_sum__remote_error_for_the_others abort 0 2 'ncclRemoteError'
+deaths late__LLANE_TIMEOUT_S__remote_error late 0 2 'ncclRemoteError' LLANE_TIMEOUT_S=1
+deaths late__LLANE_TIMEOUT_S_and_a_replay__remote_error late_graph 0 2 'ncclRemoteError' LLANE_TIMEOUT_S=1
+deaths late__LLANE_TIMEOUT_S_and_nobody_late__no_error none 0 0 'LLANE rank' LLANE_TIMEOUT_S=1
+deaths signal__a_kernel_waits__the_process_ends term 143 0 'LLANE rank' LLANE_TEST_VICTIM=0
+! compgen -G "/dev/shm/*-$$-*" >"$out"
+report $? deaths__no_file_left
+echo "1..$n"
