@@ -6,6 +6,7 @@
 #define LLANE_KERNELS_ALL_REDUCE_CUH
 
 #include "one_shot.cuh"
+#include "ring.cuh"
 #include "shared_one_shot.cuh"
 #include "shared_two_shot.cuh"
 #include "two_shot.cuh"
@@ -35,7 +36,7 @@ LLANE_DEVICE void llane_visit_lane(const struct llane_all_reduce_args &args)
 template <class A, class T, class P>
 LLANE_DEVICE void llane_all_reduce(const struct llane_all_reduce_args &args)
 {
-    if constexpr (T::IS_COMMON) {
+    if constexpr (T::IS_COMMON && A::HAS_PLAIN) {
         if ((args.flags & LLANE_FLAG_PLAIN) && args.op == LLANE_OP_SUM) {
             switch (args.n_ranks) {
             case 2:
@@ -66,6 +67,7 @@ LLANE_DEVICE void llane_all_reduce(const struct llane_all_reduce_args &args)
 #define LLANE_KERNELS_OF_INTEGER(type, suffix)                                                     \
     LLANE_ALL_REDUCE_KERNEL(one_shot, ll, type, suffix)                                            \
     LLANE_ALL_REDUCE_KERNEL(two_shot, ll, type, suffix)                                            \
+    LLANE_ALL_REDUCE_KERNEL(ring, ll, type, suffix)                                                \
     LLANE_ALL_REDUCE_KERNEL(shared_one_shot, ll, type, suffix)                                     \
     LLANE_ALL_REDUCE_KERNEL(shared_two_shot, ll, type, suffix)
 

@@ -98,7 +98,19 @@ struct llane_poll {
     struct llane_cells *cells;
     struct llane_lane_words *words;
     uint32_t spins_per_look;
+    uint32_t pause_ns; /* after the first round; 0: none */
 };
+
+/* A first sleep well below a packet's way, a last one that an arrival is late for by no more than. */
+enum { LLANE_FIRST_PAUSE_NS = 32, LLANE_LAST_PAUSE_NS = 1024 };
+
+LLANE_DEVICE struct llane_poll llane_poll_of(const struct llane_all_reduce_args &args)
+{
+    const bool sleeps = (args.flags & LLANE_FLAG_SLEEP) != 0;
+
+    return {args.cells, args.words, args.spins_per_look,
+            sleeps ? (uint32_t)LLANE_FIRST_PAUSE_NS : 0};
+}
 
 /* After spins_per_look rounds that found something missing. True: give up at once; the lane is dead. */
 LLANE_DEVICE bool llane_poll_must_stop(const struct llane_poll *poll)

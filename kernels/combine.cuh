@@ -70,7 +70,7 @@ LLANE_DEVICE uint32_t llane_peer(uint32_t rank, uint32_t s, uint32_t n_ranks)
 template <class S, class ADDRESS>
 LLANE_DEVICE bool llane_combine_ranks(const struct llane_all_reduce_args &args, ADDRESS address,
                                       uint32_t op, const typename S::payload &mine,
-                                      struct llane_poll *poll, typename S::payload *result)
+                                      const struct llane_poll *poll, typename S::payload *result)
 {
     typedef typename S::T T;
     const uint32_t n_ranks = S::n_ranks(args), operation = S::operation(args);

@@ -150,9 +150,11 @@ LLANE_DEVICE void llane_store_cell(struct llane_cell *to, const struct llane_cel
                  : "memory");
 }
 
-/* One round of a poll loop failed. The hardware's other warps need no help. */
-LLANE_DEVICE void llane_poll_pause()
+/* One round of a poll loop failed. The hardware's other warps need no help. 0: no sleep. */
+LLANE_DEVICE void llane_poll_pause(uint32_t sleep_ns)
 {
+    if (sleep_ns != 0)
+        __nanosleep(sleep_ns);
 }
 
 LLANE_DEVICE uint64_t llane_timer_ns()

@@ -9,6 +9,8 @@
 #include "combine.cuh"
 
 struct llane_one_shot {
+    enum { HAS_PLAIN = 1 }; /* code of its own for LLANE_FLAG_PLAIN */
+
     /* Of the thread's first packet: read while the lane's state is on its way. */
     template <class S> struct ahead {
         typename S::payload mine;
@@ -52,7 +54,7 @@ struct llane_one_shot {
     {
         const uint64_t generation = llane_generation_offset(op, args.slot_bytes);
         const uint32_t n_packets = S::n_packets(args);
-        struct llane_poll poll = {args.cells, args.words, args.spins_per_look};
+        const struct llane_poll poll = llane_poll_of(args);
         typename S::payload mine = ahead.mine;
 
         for (uint32_t i = llane_grid_thread(); i < n_packets;) {

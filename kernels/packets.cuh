@@ -112,6 +112,7 @@ LLANE_DEVICE bool llane_gather(ADDRESS at, uint32_t missing, uint32_t op,
                                const struct llane_poll *poll, struct llane_payload<P::W> *payloads)
 {
     uint64_t low[N], high[N];
+    uint32_t pause_ns = poll->pause_ns;
 
     LLANE_UNROLL
     for (int i = 0; i < N; i++)
@@ -130,8 +131,10 @@ LLANE_DEVICE bool llane_gather(ADDRESS at, uint32_t missing, uint32_t op,
             for (int i = 0; i < N; i++)
                 late |= P::is_here(low[i], high[i], op) ? 0 : 1u << i;
             missing &= late;
-            if (missing != 0)
-                llane_poll_pause();
+            if (missing != 0) {
+                llane_poll_pause(pause_ns);
+                pause_ns = pause_ns < LLANE_LAST_PAUSE_NS ? 2 * pause_ns : pause_ns;
+            }
         }
         if (missing != 0 && llane_poll_must_stop(poll))
             return false;

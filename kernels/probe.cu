@@ -101,7 +101,7 @@ LLANE_KERNEL(llane_probe_check, struct llane_probe_args)
         uint32_t seen = source == args.rank ? (uint32_t)LLANE_PROBE_GOOD : probe_look(args, source);
 
         while (seen != LLANE_PROBE_GOOD && llane_timer_ns() - start < args.timeout_ns) {
-            llane_poll_pause();
+            llane_poll_pause(0);
             /* Pairs with the host's store when the communicator is aborted. */
             if (llane_load_system32(&args.words->abort) != 0) {
                 seen = LLANE_PROBE_PENDING;

@@ -127,6 +127,17 @@ LLANE_DEVICE void llane_acc_add_as(llane_acc<T, W> *acc, const llane_payload<W> 
     }
 }
 
+/* A result of the ranks before, as a packet brought it: llane_acc_add goes on from there. */
+template <class T, int W> LLANE_DEVICE llane_acc<T, W> llane_acc_resume(const llane_payload<W> &p)
+{
+    llane_acc<T, W> acc;
+
+    LLANE_UNROLL
+    for (int lane = 0; lane < W * T::LANES; lane++)
+        acc.lane[lane] = T::widen(llane_payload_lane<T, W>(p, lane));
+    return acc;
+}
+
 /*
  * Adds the contributions of the next n_payloads (at most GROUP are looked at) ranks; is_first: they
  * start at rank 0. The operation is chosen here, once for a packet and group, outside the unrolled
@@ -169,6 +180,19 @@ LLANE_DEVICE llane_payload<W> llane_acc_finish(const llane_acc<T, W> *acc, uint3
         }
     }
     return p;
+}
+
+/* A contribution as the first result that is passed on: scaled, where inputs are, else as it is. */
+template <class T, int W>
+LLANE_DEVICE llane_payload<W> llane_acc_contribution(const llane_payload<W> &mine, uint32_t op,
+                                                     typename T::wide f)
+{
+    if (op != LLANE_OP_AVG || !T::AVG_SCALES_INPUT)
+        return mine;
+    struct llane_acc<T, W> acc;
+
+    llane_acc_add_as<T, W, 1, llane_scaled_sum>(&acc, &mine, 1, true, f);
+    return llane_acc_finish<T, W>(&acc, op, f);
 }
 
 #endif

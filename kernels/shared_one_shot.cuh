@@ -8,6 +8,8 @@
 #include "shared.cuh"
 
 struct llane_shared_one_shot {
+    enum { HAS_PLAIN = 1 };
+
     /* Of the thread's first packet: read while the lane's state is on its way. */
     template <class S> struct ahead {
         typename S::payload mine;
@@ -57,7 +59,7 @@ struct llane_shared_one_shot {
         const uint64_t generation = llane_generation_offset(op, args.slot_bytes);
         const uint64_t shared = llane_shared_generation<typename S::P>(args, op);
         const uint32_t n_packets = S::n_packets(args);
-        struct llane_poll poll = {args.cells, args.words, args.spins_per_look};
+        const struct llane_poll poll = llane_poll_of(args);
         typename S::payload mine = ahead.mine;
 
         for (uint32_t i = llane_grid_thread(); i < n_packets;) {

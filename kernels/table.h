@@ -101,15 +101,17 @@ enum llane_type {
 /*
  * PLAIN: in and out are aligned to LLANE_PACKET_BYTES, and the message is a whole number of them, for
  *   two-shot of n_ranks of them: the fast path of the common types.
+ * SLEEP: threads sleep between two rounds of a poll loop, longer each time.
  */
-enum { LLANE_FLAG_PLAIN = 1 };
+enum { LLANE_FLAG_PLAIN = 1, LLANE_FLAG_SLEEP = 2 };
 
 /*
  * A slot is what one source rank writes and this rank reads: two generations of slot_bytes each,
  * generation g at +g * slot_bytes. slot_bytes is a multiple of 2 * LLANE_STRIPE_BYTES. Each packet
  * family has slots of its own.
- * A message has to fit: one-shot: all its packets in slot_bytes; two-shot: a shard's packets (an
- * n_ranks-th, rounded up) in half of it.
+ * A message has to fit. A shard is an n_ranks-th of its packets, rounded up. One-shot: all packets in
+ * slot_bytes; two-shot: a shard's packets in half of it; ring: half a shard's, rounded up, 2 n_ranks - 2
+ * times, with 2 ranks twice that.
  */
 struct llane_all_reduce_args {
     const void *in; /* count elements, element-aligned */
@@ -120,6 +122,7 @@ struct llane_all_reduce_args {
     uint32_t op;             /* enum llane_kernel_op */
     uint32_t flags;          /* LLANE_FLAG_*: how this rank goes about it, nothing that peers see */
     uint32_t spins_per_look; /* poll rounds between two looks at the abort word; > 0 */
+    uint32_t chunk_packets;  /* ring: packets that take all steps before the next do; 0: all */
     /* Peer memory: this rank's slot at rank (rank + 1 + s) mod n_ranks, s from 0 to n_ranks - 2. */
     uint8_t *send[LLANE_MAX_RANKS];
     /* Own memory: rank r's slot here. The own entry is unused but a valid address. */
@@ -161,14 +164,15 @@ enum {
 
 enum llane_kernel { LLANE_KERNEL_PROBE_SEND, LLANE_KERNEL_PROBE_CHECK, LLANE_N_KERNELS };
 
-enum llane_algorithm { LLANE_ONE_SHOT, LLANE_TWO_SHOT, LLANE_N_ALGORITHMS };
+enum llane_algorithm { LLANE_ONE_SHOT, LLANE_TWO_SHOT, LLANE_RING, LLANE_N_ALGORITHMS };
 enum llane_packet { LLANE_LL, LLANE_SENTINEL, LLANE_N_PACKETS };
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 extern const void *const llane_kernel_table[LLANE_N_KERNELS];
-/* NULL where there is no such kernel: integers have no sentinel packets. */
+/* NULL where there is no such kernel: integers have no sentinel packets, nor has the ring, nor has it
+ * shared slots. */
 extern const void *const llane_all_reduce_table[LLANE_N_TYPES][LLANE_N_ALGORITHMS][LLANE_N_PACKETS];
 /* The same for lanes that have pairs of ranks with shared slots. */
 extern const void *const llane_shared_table[LLANE_N_TYPES][LLANE_N_ALGORITHMS][LLANE_N_PACKETS];

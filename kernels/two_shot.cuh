@@ -13,6 +13,8 @@
 #include "combine.cuh"
 
 struct llane_two_shot {
+    enum { HAS_PLAIN = 1 }; /* code of its own for LLANE_FLAG_PLAIN */
+
     struct plan {
         uint64_t contributions, results; /* offsets in a slot */
         uint32_t n_packets, n_shard;     /* of the message, of a shard */
@@ -90,7 +92,7 @@ struct llane_two_shot {
     /* The own shard: combined, stored and sent to everybody. False: stopped. */
     template <class S>
     LLANE_DEVICE bool reduce(const struct llane_all_reduce_args &args, uint32_t op,
-                             const struct plan &plan, struct llane_poll *poll)
+                             const struct plan &plan, const struct llane_poll *poll)
     {
         const uint32_t n_ranks = S::n_ranks(args);
 
@@ -115,7 +117,7 @@ struct llane_two_shot {
     /* The other shards' results. False: stopped. */
     template <class S>
     LLANE_DEVICE bool collect(const struct llane_all_reduce_args &args, uint32_t op,
-                              const struct plan &plan, struct llane_poll *poll)
+                              const struct plan &plan, const struct llane_poll *poll)
     {
         const uint32_t n_ranks = S::n_ranks(args);
 
@@ -149,7 +151,7 @@ struct llane_two_shot {
                              const struct ahead<S> &)
     {
         const struct plan plan = plan_of<S>(args, op);
-        struct llane_poll poll = {args.cells, args.words, args.spins_per_look};
+        const struct llane_poll poll = llane_poll_of(args);
 
         return reduce<S>(args, op, plan, &poll) && collect<S>(args, op, plan, &poll);
     }

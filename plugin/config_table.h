@@ -20,9 +20,9 @@
       "All-reduces smaller than this go to NCCL. Rank 0's value holds for its communicator.")      \
     X(max_bytes, MAX_BYTES, SIZE, 256 << 10, 0, LLANE_MAX_BYTES_MOST, "",                          \
       "All-reduces larger than this go to NCCL. Rank 0's value holds for its communicator.")       \
-    X(algo, ALGO, WORD, 0, 0, 2, "auto one-shot two-shot",                                         \
-      "The lane's algorithm; auto: by size and rank count. Rank 0's value holds for its "          \
-      "communicator.")                                                                             \
+    X(algo, ALGO, WORD, 0, 0, 3, "auto one-shot two-shot ring",                                    \
+      "The lane's algorithm; auto: by size and rank count, never ring, whose float results may "   \
+      "differ from the others' in the last bits. Rank 0's value holds for its communicator.")      \
     X(packet, PACKET, WORD, 0, 0, 2, "auto ll sentinel",                                           \
       "The lane's packets; integers always use ll. Rank 0's value holds for its communicator.")    \
     X(blocks, BLOCKS, INT, 0, 0, 64, "",                                                           \
@@ -30,6 +30,12 @@
     X(threads, THREADS, INT, 0, 0, 512, "",                                                        \
       "Threads of a block of a lane kernel, a multiple of 32 from 64 on; 0: by size. Rank 0's "    \
       "value holds for its communicator.")                                                         \
+    X(poll, POLL, WORD, 0, 0, 1, "spin sleep",                                                     \
+      "How a kernel awaits its peers; sleep: with pauses between two looks that grow to 1 us, "    \
+      "which leaves more of the GPU to other kernels. Rank 0's value holds for its communicator.") \
+    X(chunk_bytes, CHUNK_BYTES, SIZE, 0, 0, LLANE_MAX_BYTES_MOST, "",                              \
+      "ring: bytes of half a shard that take all steps round before the next ones do; 0: all of "  \
+      "it. Rank 0's value holds for its communicator.")                                            \
     X(max_ctas, MAX_CTAS, INT, 0, 0, 64, "",                                                       \
       "At most so many blocks for a lane kernel; 0: NCCL_MAX_CTAS or the communicator's maxCTAs "  \
       "where set. The smallest of all ranks holds.")                                               \

@@ -33,7 +33,9 @@ static int launch(struct llane_lane *lane, const struct llane_operation *operati
     args.out = operation->out;
     args.count = operation->count;
     args.op = plan.op;
-    args.flags = is_plain(operation, &plan, args.n_ranks) ? LLANE_FLAG_PLAIN : 0;
+    args.flags = (is_plain(operation, &plan, args.n_ranks) ? LLANE_FLAG_PLAIN : 0u) |
+                 (lane->limits.sleeps ? LLANE_FLAG_SLEEP : 0u);
+    args.chunk_packets = plan.chunk_packets;
     int err = llane_order_before(lane->order, operation->stream);
     if (err) {
         return err;

@@ -104,7 +104,7 @@ static void choose_kernel(const struct llane_route_limits *limits, uint64_t byte
                           struct llane_plan *plan)
 {
     const struct row *row = row_of(limits->n_ranks);
-    if (is_of_floats) {
+    if (is_of_floats && limits->algorithm != 1 + LLANE_RING) {
         plan->packet = limits->packet              ? (enum llane_packet)(limits->packet - 1)
                        : bytes <= row->ll_one_shot ? LLANE_LL
                                                    : LLANE_SENTINEL;
@@ -120,7 +120,11 @@ static void choose_kernel(const struct llane_route_limits *limits, uint64_t byte
 /* Blocks of n_threads that may run at once. */
 static uint32_t most_blocks(const struct llane_route_limits *limits, uint32_t n_threads)
 {
-    uint32_t fit = limits->max_threads / n_threads;
+    int width = 0;
+    while ((uint32_t)LLANE_MIN_THREADS << width < n_threads) {
+        width++;
+    }
+    uint32_t fit = limits->fit[width];
     uint32_t most = fit < limits->max_blocks ? fit : limits->max_blocks;
     return most ? most : 1;
 }
@@ -130,7 +134,7 @@ static void choose_width(const struct llane_route_limits *limits, uint64_t bytes
                          struct llane_plan *plan)
 {
     uint64_t packets = divide_up(bytes, payload_bytes(plan->packet));
-    if (plan->algorithm == LLANE_TWO_SHOT) {
+    if (plan->algorithm != LLANE_ONE_SHOT) {
         packets = divide_up(packets, limits->n_ranks);
     }
     uint32_t threads = row_of(limits->n_ranks)->n_threads;
@@ -171,6 +175,7 @@ struct llane_plan llane_route_plan(const struct llane_route_limits *limits, size
     struct llane_plan plan = {.type = (enum llane_type)datatype, .op = op_of(op)};
     choose_kernel(limits, bytes, is_float(datatype), &plan);
     choose_width(limits, bytes, &plan);
+    plan.chunk_packets = (uint32_t)divide_up(limits->chunk_bytes, LLANE_LL_PAYLOAD);
     return plan;
 }
 
@@ -179,8 +184,16 @@ const char *llane_plan_text(const struct llane_plan *plan)
     static const char *const texts[LLANE_N_ALGORITHMS][LLANE_N_PACKETS] = {
         {"one-shot LL", "one-shot sentinel"},
         {"two-shot LL", "two-shot sentinel"},
+        {"ring LL", "none"},
     };
     return texts[plan->algorithm][plan->packet];
+}
+
+/* What table.h asks of a slot for a ring: both of its channels where they share one. */
+static uint64_t ring_packets(uint64_t message, uint32_t n_ranks)
+{
+    uint64_t half = divide_up(divide_up(message, n_ranks), 2);
+    return 2ull * (n_ranks - 1) * half * (n_ranks == 2 ? 2 : 1);
 }
 
 /* Forced by name, every algorithm has to be able to carry every size. */
@@ -195,6 +208,9 @@ uint64_t llane_route_slot_bytes(const struct llane_route_limits *limits, enum ll
     uint64_t message = divide_up(one_shot, payload_bytes(packet));
     uint64_t shards = 2 * divide_up(divide_up(max, payload_bytes(packet)), limits->n_ranks);
     uint64_t packets = message > shards ? message : shards;
+    if (limits->algorithm == 1 + LLANE_RING) {
+        packets = ring_packets(divide_up(max, payload_bytes(packet)), limits->n_ranks);
+    }
     uint64_t grain = 2ull * LLANE_STRIPE_BYTES;
     return divide_up(packets * LLANE_PACKET_BYTES, grain) * grain;
 }

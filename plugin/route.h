@@ -12,15 +12,22 @@
 #include "nccl_abi.h"
 #include "table.h"
 
+/* Widths of a block whose capacity is told apart: LLANE_MIN_THREADS << w threads. A block of another
+ * width counts as one of the next. */
+enum { LLANE_N_WIDTHS = 4 };
+
 /* Agreed by all ranks at set-up. The first group is rank 0's configuration. */
 struct llane_route_limits {
     uint64_t min_bytes, max_bytes;
+    uint64_t chunk_bytes;         /* ring: of half a shard; 0: all of it */
     uint32_t algorithm, packet;   /* 0: by size; else 1 + enum llane_algorithm, llane_packet */
     uint32_t n_blocks, n_threads; /* 0: by size */
+    uint32_t sleeps;              /* between two looks of a poll loop */
 
     uint32_t n_ranks, max_blocks;
-    uint32_t max_threads; /* of all blocks together: what fits beside the other ranks' on a GPU */
-    uint32_t has_float8;  /* every rank's GPU is of compute capability 9.0 or later, as NCCL asks */
+    uint32_t
+        fit[LLANE_N_WIDTHS]; /* blocks of each width that fit beside the other ranks' on a GPU */
+    uint32_t has_float8; /* every rank's GPU is of compute capability 9.0 or later, as NCCL asks */
 };
 
 /* Where a call went and why; X(name, text for statistics). */
@@ -55,6 +62,7 @@ struct llane_plan {
     enum llane_algorithm algorithm;
     enum llane_packet packet;
     uint32_t n_blocks, n_threads;
+    uint32_t chunk_packets; /* table.h */
 };
 
 /* For a call that llane_route_choose gave to the lane. */

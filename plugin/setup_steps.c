@@ -71,6 +71,8 @@ static struct llane_route_limits configured_limits(void)
         .max_bytes = config->max_bytes,
         .algorithm = (uint32_t)config->algo,
         .packet = (uint32_t)config->packet,
+        .sleeps = config->poll != 0,
+        .chunk_bytes = config->chunk_bytes,
         .n_blocks = (uint32_t)config->blocks,
         .n_threads = whole_warps((uint32_t)config->threads),
     };
@@ -156,7 +158,8 @@ static enum llane_inactive_reason arrive(struct llane_setup *s)
 static int is_sane(const struct llane_route_limits *limits)
 {
     return limits->max_bytes <= LLANE_MAX_BYTES_MOST && limits->algorithm <= LLANE_N_ALGORITHMS &&
-           limits->packet <= LLANE_N_PACKETS && limits->n_blocks <= LLANE_MAX_BLOCKS &&
+           limits->packet <= LLANE_N_PACKETS && limits->sleeps <= 1 &&
+           limits->chunk_bytes <= LLANE_MAX_BYTES_MOST && limits->n_blocks <= LLANE_MAX_BLOCKS &&
            limits->n_threads <= LLANE_MAX_THREADS && limits->n_threads % 32 == 0 &&
            (!limits->n_threads || limits->n_threads >= LLANE_MIN_THREADS);
 }
@@ -170,11 +173,11 @@ static enum llane_inactive_reason adopt_limits(struct llane_setup *s)
         return LLANE_INACTIVE_RECORD;
     }
     if (memcmp(&agreed, mine, sizeof agreed) != 0) {
-        LLANE_WARN(
-            "rank %d: LLANE_MIN_BYTES=%" PRIu64 " LLANE_MAX_BYTES=%" PRIu64
-            " (or algorithm, packets, blocks, threads) here differ from rank 0's, whose %" PRIu64
-            " and %" PRIu64 " hold for its communicator",
-            s->comm->rank, mine->min_bytes, mine->max_bytes, agreed.min_bytes, agreed.max_bytes);
+        LLANE_WARN("rank %d: LLANE_MIN_BYTES=%" PRIu64 " LLANE_MAX_BYTES=%" PRIu64
+                   " (or algorithm, packets, blocks, threads, poll, chunk) here differ from rank "
+                   "0's, whose %" PRIu64 " and %" PRIu64 " hold for its communicator",
+                   s->comm->rank, mine->min_bytes, mine->max_bytes, agreed.min_bytes,
+                   agreed.max_bytes);
     }
     agreed.n_ranks = (uint32_t)s->comm->n_ranks;
     agreed.has_float8 = 1;
@@ -189,21 +192,25 @@ static enum llane_inactive_reason adopt_limits(struct llane_setup *s)
 }
 
 /* All kernels now: loading one later could wait for a kernel that spins on this device. */
-static int load(struct llane_setup *s, const void *kernel, uint32_t *blocks_per_sm)
+static int load(struct llane_setup *s, const void *kernel, uint32_t blocks_per_sm[LLANE_N_WIDTHS])
 {
-    uint32_t blocks = *blocks_per_sm;
-    int err = kernel ? llane_gpu_kernel_load(kernel, LLANE_MAX_THREADS, &blocks) : 0;
+    int err = 0;
+    for (int w = 0; w < LLANE_N_WIDTHS && kernel && !err; w++) {
+        uint32_t blocks = UINT32_MAX;
+        err = llane_gpu_kernel_load(kernel, (uint32_t)LLANE_MIN_THREADS << w, &blocks);
+        blocks_per_sm[w] = blocks < blocks_per_sm[w] ? blocks : blocks_per_sm[w];
+    }
     if (err) {
         LLANE_INFO("rank %d: a kernel does not load: %s", s->comm->rank, llane_gpu_error());
     }
-    *blocks_per_sm = blocks < *blocks_per_sm ? blocks : *blocks_per_sm;
     return err;
 }
 
-static enum llane_inactive_reason load_kernels(struct llane_setup *s, uint32_t *blocks_per_sm_out)
+static enum llane_inactive_reason load_kernels(struct llane_setup *s,
+                                               uint32_t blocks_per_sm_out[LLANE_N_WIDTHS])
 {
     int err = 0;
-    *blocks_per_sm_out = UINT32_MAX;
+    memset(blocks_per_sm_out, 0xff, LLANE_N_WIDTHS * sizeof *blocks_per_sm_out);
     for (int k = 0; k < LLANE_N_KERNELS && !err; k++) {
         err = load(s, llane_kernel_table[k], blocks_per_sm_out);
     }
@@ -239,7 +246,7 @@ static enum llane_inactive_reason take_resources(struct llane_setup *s)
         reason = adopt_limits(s);
     }
     if (!reason) {
-        reason = load_kernels(s, &mine.blocks_per_sm);
+        reason = load_kernels(s, mine.blocks_per_sm);
     }
     if (!reason) {
         reason = llane_setup_take_staging(s, &mine);
@@ -277,18 +284,21 @@ static enum llane_inactive_reason agree_on_width(struct llane_setup *s)
 {
     struct llane_route_limits *limits = &s->lane->limits;
     limits->max_blocks = LLANE_MAX_BLOCKS;
-    limits->max_threads = LLANE_MAX_BLOCKS * LLANE_MAX_THREADS;
+    for (int w = 0; w < LLANE_N_WIDTHS; w++) {
+        limits->fit[w] = LLANE_MAX_BLOCKS;
+    }
     for (int r = 0; r < s->comm->n_ranks; r++) {
         uint32_t sms = s->identity[r].gpu.n_sms > 0 ? (uint32_t)s->identity[r].gpu.n_sms : 0;
-        uint64_t fit = (uint64_t)sms * s->resources[r].blocks_per_sm * LLANE_MAX_THREADS /
-                       llane_setup_ranks_on_gpu_of(s, r);
+        for (int w = 0; w < LLANE_N_WIDTHS; w++) {
+            uint64_t fit = (uint64_t)sms * s->resources[r].blocks_per_sm[w] /
+                           llane_setup_ranks_on_gpu_of(s, r);
+            limits->fit[w] = fit < limits->fit[w] ? (uint32_t)fit : limits->fit[w];
+        }
         uint32_t ctas =
             s->identity[r].max_ctas > 0 ? (uint32_t)s->identity[r].max_ctas : LLANE_MAX_BLOCKS;
-        limits->max_threads = fit < limits->max_threads ? (uint32_t)fit : limits->max_threads;
         limits->max_blocks = ctas < limits->max_blocks ? ctas : limits->max_blocks;
     }
-    return limits->max_threads >= LLANE_MAX_THREADS ? LLANE_INACTIVE_NONE
-                                                    : LLANE_INACTIVE_NO_BLOCKS;
+    return limits->fit[LLANE_N_WIDTHS - 1] ? LLANE_INACTIVE_NONE : LLANE_INACTIVE_NO_BLOCKS;
 }
 
 /* ---- all of it ---- */

@@ -29,7 +29,7 @@ struct llane_setup_identity {
 struct llane_setup_resources {
     struct llane_remote_memory memory;
     uint64_t nonce; /* rank 0's is the probe's */
-    uint32_t blocks_per_sm;
+    uint32_t blocks_per_sm[LLANE_N_WIDTHS];
 };
 
 struct llane_setup {

@@ -15,7 +15,7 @@ LLANE_DEVICE bool await_flag(const struct llane_bench_flag_args &args, uint32_t 
 
     /* Pairs with the store below in the other rank's kernel. */
     while (llane_load_system32(args.own) != number) {
-        llane_poll_pause();
+        llane_poll_pause(0);
         if (++spins % SPINS_PER_LOOK == 0 && llane_timer_ns() - start > args.timeout_ns)
             return false;
     }

@@ -11,7 +11,7 @@ LLANE_DEVICE bool await_number(const struct llane_measure_flag_args &args, uint3
 
     /* Pairs with the other side's store: a kernel's below, or the host's answer. */
     while (llane_load_system32(args.own) != number) {
-        llane_poll_pause();
+        llane_poll_pause(0);
         if (++spins % SPINS_PER_LOOK == 0 && llane_timer_ns() - start > args.timeout_ns)
             return false;
     }

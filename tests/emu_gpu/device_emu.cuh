@@ -127,9 +127,10 @@ LLANE_DEVICE void llane_store_cell(struct llane_cell *to, const struct llane_cel
     __atomic_store_n(&out[1], half[1], __ATOMIC_RELAXED);
 }
 
-/* Between two polls. */
-LLANE_DEVICE void llane_poll_pause(void)
+/* Between two polls: other fibers run, which is sleep enough. */
+LLANE_DEVICE void llane_poll_pause(uint32_t sleep_ns)
 {
+    (void)sleep_ns;
     llane_emu_yield();
 }
 

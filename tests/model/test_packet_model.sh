@@ -72,6 +72,17 @@ shared fails last_operation_rearmed__packet_is_lost -DKINDS=2 -DREARM_LAST
 shared fails contributions_rearmed_alone__old_result_is_taken -DKINDS=32 -DSHORT_EXTENT
 shared fails kernel_ends_before_its_stores__old_packet_is_taken -DKINDS=2 -DEND_EARLY
 
+# KINDS is the sum of: one-shot 1, ring 2, ring with one shard 4.
+ring() { # EXPECTED NAME -D...
+    search "$1" "ring__$2" ring_reuse "${@:3}"
+}
+
+ring holds two_ranks_mixed_with_one_shot__right_and_live -DN=2
+ring holds three_ranks_mixed_with_one_shot__right_and_live -DN=3
+ring fails one_generation_mixed_with_one_shot__is_not_enough -DN=3 -DKINDS=3 -DONE_GENERATION
+ring fails passed_on_before_it_came__ranks_run_ahead -DN=3 -DKINDS=4 -DEARLY_SEND
+ring fails one_place_for_all_steps__is_not_enough -DN=3 -DKINDS=2 -DONE_WORD
+
 flags() { # EXPECTED NAME -D...
     search "$1" "flags__$2" packet_ll "${@:3}"
 }

@@ -189,19 +189,28 @@ static inline bool oracle_prefers(enum llane_kernel_op op, double x, double than
     return op == LLANE_OP_MIN ? x < than : x > than;
 }
 
+static inline bool oracle_is_normal(const struct format *f, double x)
+{
+    return x == 0 || (fabs(x) >= ldexp(1, 1 - format_bias(f)) &&
+                      fabs(x) <= format_decode(f, format_largest(f)));
+}
+
 /*
- * The element's bits; *distance_out: how far they are from a plain result in long double, in parts
- * of what rounding allows (<= 1), or 0 where one of the two is not finite or too large for the
- * format.
+ * The element's bits, from contributions in the order in which they are combined; is_stepwise: what
+ * each step but the first and the last gives is rounded to the format, else the last alone is.
+ * *distance_out: how far they are from a plain result in long double, in parts of what rounding
+ * allows (<= 1), or 0 where one of the two, or a step, is not finite or out of the format's range.
  */
-static inline uint64_t oracle_reduce(const struct format *f, enum llane_kernel_op op,
-                                     const uint64_t *bits, uint32_t n_ranks, double *distance_out)
+static inline uint64_t oracle_combine(const struct format *f, enum llane_kernel_op op,
+                                      const uint64_t *bits, uint32_t n_ranks, bool is_stepwise,
+                                      double *distance_out)
 {
     const double scale = oracle_round(f, 1.0 / n_ranks);
     const bool scales_input = op == LLANE_OP_AVG && f->avg_scales_input;
     const bool scales_output = op == LLANE_OP_AVG && !f->avg_scales_input;
     volatile double result = 0; /* each step rounds by itself, on every compiler */
     long double exact = 0, size = 0;
+    bool is_in_range = true;
     uint64_t encoded;
 
     *distance_out = 0;
@@ -219,6 +228,8 @@ static inline uint64_t oracle_reduce(const struct format *f, enum llane_kernel_o
             result = x;
             exact = value;
             size = fabs(value);
+            if (is_stepwise && scales_input)
+                result = format_decode(f, format_encode(f, result));
             continue;
         }
         switch (op) {
@@ -239,6 +250,10 @@ static inline uint64_t oracle_reduce(const struct format *f, enum llane_kernel_o
             break;
         }
         result = oracle_round(f, result);
+        if (is_stepwise && r + 1 < n_ranks) {
+            is_in_range = is_in_range && oracle_is_normal(f, result);
+            result = format_decode(f, format_encode(f, result));
+        }
     }
     if (scales_output) {
         result = result * scale;
@@ -249,15 +264,23 @@ static inline uint64_t oracle_reduce(const struct format *f, enum llane_kernel_o
         size /= n_ranks;
     }
     encoded = format_encode(f, result);
-    if (isfinite(format_decode(f, encoded)) &&
+    if (is_in_range && isfinite(format_decode(f, encoded)) &&
         fabsl(exact) <= format_decode(f, format_largest(f))) {
         const long double step = ldexp(1, f->bytes == 8 ? -52 : -23);
         const long double allowed =
-            size * n_ranks * step + fabsl(exact) * ldexp(1, -f->fraction_bits) + format_unit(f);
+            size * n_ranks * (is_stepwise ? ldexp(1, -f->fraction_bits) : step) +
+            fabsl(exact) * ldexp(1, -f->fraction_bits) + format_unit(f);
 
         *distance_out = (double)(fabsl(format_decode(f, encoded) - exact) / allowed);
     }
     return encoded;
+}
+
+/* As the kernels but the ring do: in rank order, rounded once. */
+static inline uint64_t oracle_reduce(const struct format *f, enum llane_kernel_op op,
+                                     const uint64_t *bits, uint32_t n_ranks, double *distance_out)
+{
+    return oracle_combine(f, op, bits, n_ranks, false, distance_out);
 }
 
 /* An ordinary element made of 64 random bits: any integer, or a float around 1. */

@@ -195,6 +195,29 @@ static inline void member_drop_graph(struct member *m, void *arg)
     MUST(llane_gpu_graph_destroy(m->graph));
 }
 
+/*
+ * The rank whose contribution to element i is combined as the nth. In a ring a shard sets out at its
+ * own rank; the first half of its packets goes up the ranks, the rest down.
+ */
+static inline uint32_t nth_rank(const struct launch *how, uint32_t n_ranks, uint64_t i, uint32_t n)
+{
+    const uint32_t bytes = format_of(how->type)->bytes;
+    const uint64_t n_shard = divide_up(divide_up(how->count * bytes, LLANE_LL_PAYLOAD), n_ranks);
+    const uint64_t packet = i * bytes / LLANE_LL_PAYLOAD;
+    const uint32_t shard = (uint32_t)(packet / n_shard);
+
+    if (how->algorithm != LLANE_RING)
+        return n;
+    return (packet % n_shard < divide_up(n_shard, 2) ? shard + n : shard + n_ranks - n) % n_ranks;
+}
+
+static inline const char *launch_name(const struct launch *how)
+{
+    static const char *const names[LLANE_N_ALGORITHMS] = {"one-shot", "two-shot", "ring"};
+
+    return names[how->algorithm];
+}
+
 /* What the ranks' arenas must be after the run. */
 static inline void images_expect(const struct run *run, uint8_t **images)
 {
@@ -214,8 +237,9 @@ static inline void images_expect(const struct run *run, uint8_t **images)
             double distance;
 
             for (uint32_t r = 0; r < n_ranks; r++)
-                bits[r] = input_bits(run, s, r, i);
-            result = oracle_reduce(f, s->how.op, bits, n_ranks, &distance);
+                bits[r] = input_bits(run, s, nth_rank(&s->how, n_ranks, i, r), i);
+            result = oracle_combine(f, s->how.op, bits, n_ranks, s->how.algorithm == LLANE_RING,
+                                    &distance);
             if (!s->is_spiced && distance > 1)
                 fail_msg("step %u element %llu: the result is %g roundings off", k,
                          (unsigned long long)i, distance);
@@ -239,8 +263,7 @@ static inline void run_fail(const struct run *run, uint32_t rank, size_t at,
     fail_msg("rank %u of %u, step %u of %u: %s, %s, %s, op %d, %llu elements, %u x %u threads%s: "
              "byte %zu of the output is %02x, not %02x",
              rank, run->team->n_ranks, s->number, run->n_steps, step_format(s)->name,
-             s->how.algorithm == LLANE_ONE_SHOT ? "one-shot" : "two-shot",
-             s->how.packet == LLANE_LL ? "LL" : "sentinel", s->how.op,
+             launch_name(&s->how), s->how.packet == LLANE_LL ? "LL" : "sentinel", s->how.op,
              (unsigned long long)s->how.count, s->how.n_blocks, s->how.n_threads,
              s->is_in_place ? ", in place" : "", at - out_at(s, rank), got[at], expected[at]);
 }
@@ -326,6 +349,8 @@ static inline struct step *run_add(struct run *run, int type, int algorithm, int
                                .packet = (enum llane_packet)packet,
                                .op = (enum llane_kernel_op)op,
                                .count = count}};
+    s->how.chunk_packets = (uint32_t)(mix(run->seed + 2, run->n_steps) % 4 * 7);
+    s->how.sleeps = mix(run->seed + 3, run->n_steps) % 4 == 0;
     choose_grid(&s->how, mix(run->seed, run->n_steps));
     s->is_in_place = mix(run->seed + 1, run->n_steps) % 3 == 0;
     run->n_steps++;
@@ -339,7 +364,10 @@ static inline struct step *run_add_any(struct run *run, uint64_t dice, uint64_t 
     static const int common[] = {LLANE_TYPE_F32, LLANE_TYPE_F16, LLANE_TYPE_BF16};
     const bool is_common = dice >> 8 & 1;
     const int type = is_common ? common[(dice >> 16) % 3] : (int)((dice >> 16) % LLANE_N_TYPES);
-    const int packet = dice >> 9 & 1 && has_kernel(type, 0, LLANE_SENTINEL);
+    /* The ring has private slots only. */
+    const int n_algorithms = run->team->sharing == SHARING_NONE ? LLANE_N_ALGORITHMS : LLANE_RING;
+    const int algorithm = (int)(dice >> 40 & 0xffff) % n_algorithms;
+    const int packet = dice >> 9 & 1 && has_kernel(type, algorithm, LLANE_SENTINEL);
     const uint64_t size = format_of((enum llane_type)type)->bytes;
     const uint64_t grain = LLANE_PACKET_BYTES * run->team->n_ranks;
     const uint64_t most = dice >> 32 & 3 ? max_bytes / 8 : max_bytes;
@@ -348,7 +376,7 @@ static inline struct step *run_add_any(struct run *run, uint64_t dice, uint64_t 
 
     if (dice >> 34 & 1 && bytes > grain)
         bytes -= bytes % grain;
-    s = run_add(run, type, dice >> 10 & 1, packet,
+    s = run_add(run, type, algorithm, packet,
                 is_common && dice >> 11 & 1 ? LLANE_OP_SUM : (int)((dice >> 24) % LLANE_N_OPS),
                 divide_up(bytes, size));
     s->is_spiced = dice >> 12 & 1;

@@ -22,7 +22,7 @@
 #include "kernel_oracle.h"
 #include "table.h"
 
-enum { ARENA_BYTES = 6 << 20, UNTOUCHED = 0xc3, SPINS_PER_LOOK = 200, WATCHDOG_SECONDS = 150 };
+enum { ARENA_BYTES = 10 << 20, UNTOUCHED = 0xc3, SPINS_PER_LOOK = 200, WATCHDOG_SECONDS = 150 };
 
 #define MUST(call)                                                                                 \
     do {                                                                                           \
@@ -216,7 +216,9 @@ static inline uint64_t slot_bytes_for(uint64_t max_bytes, uint32_t n_ranks,
     const uint64_t payload = packet == LLANE_LL ? LLANE_LL_PAYLOAD : LLANE_PACKET_BYTES;
     const uint64_t n_packets = divide_up(max_bytes, payload);
     const uint64_t n_shard = divide_up(n_packets, n_ranks);
-    const uint64_t n = n_packets > 2 * n_shard ? n_packets : 2 * n_shard;
+    const uint64_t n_ring = (2 * n_ranks - 2) * divide_up(n_shard, 2) * (n_ranks == 2 ? 2 : 1);
+    const uint64_t n_shots = n_packets > 2 * n_shard ? n_packets : 2 * n_shard;
+    const uint64_t n = n_shots > n_ring ? n_shots : n_ring;
 
     return divide_up(n * LLANE_PACKET_BYTES, 2 * (uint64_t)LLANE_STRIPE_BYTES) * 2 *
            LLANE_STRIPE_BYTES;
@@ -315,6 +317,8 @@ struct launch {
     enum llane_kernel_op op;
     uint64_t count;
     uint32_t n_blocks, n_threads;
+    uint32_t chunk_packets;
+    bool sleeps;
 };
 
 /* Says itself how a rank may go about its own buffers, as plugin/lane.c does. */
@@ -342,7 +346,9 @@ static inline void member_launch(struct member *m, struct CUstream_st *stream,
         .rank = m->rank,
         .n_ranks = n_ranks,
         .op = how->op,
-        .flags = launch_flags(how, how->count * format_of(how->type)->bytes, n_ranks, in, out),
+        .flags = launch_flags(how, how->count * format_of(how->type)->bytes, n_ranks, in, out) |
+                 (how->sleeps ? LLANE_FLAG_SLEEP : 0),
+        .chunk_packets = how->chunk_packets,
         .spins_per_look = SPINS_PER_LOOK,
         .cells = m->cells,
         .words = m->device_words,

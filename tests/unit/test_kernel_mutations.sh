@@ -35,6 +35,11 @@ SHARED_NO_STRIPE | shared:shared__stripe_goes_round* | shared | s/if \(!is_used\
 SHARED_CLEAN_OWN | shared:shared__stripe_goes_round* shared:shared_one_shot_ll__* | shared | s/if \(!is_used\(first \+ i\)\)/if (op != 0)/
 SHARED_SPARE_ALL | shared:shared__stripe_goes_round* | shared_two_shot | s/return \(r == args\.rank[^;]*;/return true;/
 SHARED_WRAP | shared:shared__counters_wrap__* | packets | s/0xffffffffu \? 4 :/0xffffffffu ? 2 :/
+RING_ONE_PLACE | reuse:ring_ll__* | ring | s/\(step - 1\) \* plan\.n_half \+ i\)/0 * step + i)/
+RING_SHARED_SLOT | reuse:ring_ll__* | ring | s/(uint64_t place\(.*?)n_ranks == 2 \?/$1n_ranks == 99 ?/s
+RING_SPARE_SHORTER | reuse:kernels__stripe_goes_round* | ring | s/has_packet\(plan, shard_of\(rank, n_ranks, channel, step\), channel,.*?plan\.n_half\)\)/true)/s
+RING_CHUNK_BY_GRID | reuse:ring_ll__* | ring | s/args\.chunk_packets != 0 \? args\.chunk_packets : plan\.n_half/llane_grid_threads()/
+RING_EARLY | reuse:ring_ll__* | ring | s/(llane_gather<typename S::P, 1>\(\[&\]\(int\) \{ return at; \}, )1,/$1step > 1,/
 RAW_NAN | results:kernels__three_kinds* | convert | s/x != x \? 0x7fffffffu : //
 RAW_WORDS | results:kernels__three_kinds* | reduce | s/if constexpr \(T::IS_FLOAT\)/if constexpr (false)/
 OWN_CELL | reuse:one_shot_ll__* | cells | s/(llane_cells_leave\(.*?if \(!visit->mine)/$1 || visit->mine != \&cells->cell[llane_block_id()]/s

@@ -40,7 +40,8 @@ static void check_one_kernel(int algorithm, int packet)
 
         for (uint32_t k = 0; k < 240; k++)
             run_add(run, LLANE_TYPE_F32, algorithm, packet, LLANE_OP_SUM,
-                    k % 8 == 0 ? 1000 : 1 + k % 13);
+                    k % 8 == 0 ? 1000 : 1 + k % 13)
+                ->has_own_grids = k % 16 == 0;
         run_all(run, false);
         free(run);
         team_destroy(team);
@@ -69,6 +70,12 @@ static void two_shot_sentinel__back_to_back__no_slot_reused_too_early(void **sta
 {
     (void)state;
     check_one_kernel(LLANE_TWO_SHOT, LLANE_SENTINEL);
+}
+
+static void ring_ll__back_to_back__no_slot_reused_too_early(void **state)
+{
+    (void)state;
+    check_one_kernel(LLANE_RING, LLANE_LL);
 }
 
 /* cases.md 16: ranks fall behind each other by more than an operation's time. */
@@ -278,6 +285,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(one_shot_sentinel__back_to_back__no_slot_reused_too_early),
         cmocka_unit_test(two_shot_ll__back_to_back__no_slot_reused_too_early),
         cmocka_unit_test(two_shot_sentinel__back_to_back__no_slot_reused_too_early),
+        cmocka_unit_test(ring_ll__back_to_back__no_slot_reused_too_early),
         cmocka_unit_test(kernels__ranks_out_of_step__results_exact),
         cmocka_unit_test(kernels__stores_late_and_out_of_order__results_exact),
         cmocka_unit_test(kernels__counter_wraps_over_stale_packets__none_is_taken),

@@ -3,6 +3,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #include <cmocka.h>
 
@@ -13,7 +14,7 @@ static const struct llane_route_limits limits = {
     .max_bytes = 4096,
     .n_ranks = 4,
     .max_blocks = LLANE_MAX_BLOCKS,
-    .max_threads = LLANE_MAX_BLOCKS * LLANE_MAX_THREADS,
+    .fit = {LLANE_MAX_BLOCKS, LLANE_MAX_BLOCKS, LLANE_MAX_BLOCKS, LLANE_MAX_BLOCKS},
     .has_float8 = 1,
 };
 
@@ -96,7 +97,15 @@ static uint64_t divide_up(uint64_t a, uint64_t b)
 static uint64_t bytes_needed(const struct llane_plan *plan, uint64_t bytes, uint32_t n_ranks)
 {
     uint64_t packets = divide_up(bytes, plan->packet == LLANE_LL ? 8 : 16);
-    return 16 * (plan->algorithm == LLANE_ONE_SHOT ? packets : 2 * divide_up(packets, n_ranks));
+    uint64_t shard = divide_up(packets, n_ranks), half = (shard + 1) / 2;
+    switch (plan->algorithm) {
+    case LLANE_ONE_SHOT:
+        return 16 * packets;
+    case LLANE_RING:
+        return 16 * half * (2 * n_ranks - 2) * (n_ranks == 2 ? 2 : 1);
+    default:
+        return 16 * 2 * shard;
+    }
 }
 
 static void check_plan(const struct llane_route_limits *l, size_t count, int type)
@@ -118,7 +127,7 @@ static void check_plan(const struct llane_route_limits *l, size_t count, int typ
     if (l->algorithm) {
         assert_int_equal(plan.algorithm, l->algorithm - 1);
     }
-    if (type < LLANE_TYPE_F16) {
+    if (type < LLANE_TYPE_F16 || plan.algorithm == LLANE_RING) {
         assert_int_equal(plan.packet, LLANE_LL);
     } else if (l->packet) {
         assert_int_equal(plan.packet, l->packet - 1);
@@ -203,28 +212,36 @@ static void plan__operations__are_the_kernels(void **state)
     }
 }
 
+static uint32_t fit_of(const struct llane_route_limits *l, uint32_t n_threads)
+{
+    return n_threads <= 64    ? l->fit[0]
+           : n_threads <= 128 ? l->fit[1]
+           : n_threads <= 256 ? l->fit[2]
+                              : l->fit[3];
+}
+
 static void check_width(const struct llane_route_limits *l, uint64_t bytes)
 {
     struct llane_plan plan = llane_route_plan(l, bytes, ncclUint8, ncclSum);
     uint64_t packets = divide_up(bytes, 8);
     uint64_t threads = (uint64_t)plan.n_blocks * plan.n_threads;
-    if (plan.algorithm == LLANE_TWO_SHOT) {
+    if (plan.algorithm != LLANE_ONE_SHOT) {
         packets = divide_up(packets, l->n_ranks);
     }
     assert_in_range(plan.n_blocks, 1, l->max_blocks);
     assert_in_range(plan.n_threads, LLANE_MIN_THREADS, LLANE_MAX_THREADS);
     assert_int_equal(plan.n_threads % 32, 0);
-    assert_in_range(threads, 1, l->max_threads);
+    assert_in_range(plan.n_blocks, 1, fit_of(l, plan.n_threads));
     if (l->n_threads) {
         assert_int_equal(plan.n_threads, l->n_threads);
     }
     if (l->n_blocks) {
         assert_in_range(plan.n_blocks, 1, l->n_blocks);
-        if (l->n_blocks <= l->max_blocks && l->n_blocks * plan.n_threads <= l->max_threads) {
+        if (l->n_blocks <= l->max_blocks && l->n_blocks <= fit_of(l, plan.n_threads)) {
             assert_int_equal(plan.n_blocks, l->n_blocks);
         }
     }
-    if (!l->n_blocks && !l->n_threads && packets <= 128) {
+    if (!l->n_blocks && !l->n_threads && packets <= 128 && l->fit[1] >= 2) {
         /* A packet a thread, no block without work. */
         assert_true(threads >= packets && threads - plan.n_threads < packets);
     }
@@ -232,7 +249,9 @@ static void check_width(const struct llane_route_limits *l, uint64_t bytes)
 
 static void plan__any_message__stays_within_the_width_that_fits(void **state)
 {
-    static const uint32_t max_threads[] = {512, 1024, 5000, LLANE_MAX_BLOCKS * LLANE_MAX_THREADS};
+    /* The second: where a multiprocessor holds 16 blocks and 1536 threads, and there is one. */
+    static const uint32_t fits[][LLANE_N_WIDTHS] = {
+        {1, 1, 1, 1}, {16, 12, 6, 3}, {64, 40, 20, 10}, {64, 64, 64, 64}};
     static const uint32_t forced_blocks[] = {0, 1, 5, 64}, forced_threads[] = {0, 64, 96, 512};
     (void)state;
     for (uint64_t bytes = 1; bytes < 20000000; bytes = bytes * 3 / 2 + 1) {
@@ -241,7 +260,7 @@ static void plan__any_message__stays_within_the_width_that_fits(void **state)
             l.max_bytes = 32 << 20;
             l.n_ranks = 2 + (uint32_t)k % 5;
             l.max_blocks = 1u << (k % 4 * 2);
-            l.max_threads = max_threads[k / 4 % 4];
+            memcpy(l.fit, fits[k / 4 % 4], sizeof l.fit);
             l.n_blocks = forced_blocks[k / 16 % 4];
             l.n_threads = forced_threads[k / 64];
             check_width(&l, bytes);
