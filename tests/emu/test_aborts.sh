@@ -1,0 +1,53 @@
+#!/bin/bash
+# Proves that kernels which wait end soon after another thread aborts, revokes or shrinks their
+# communicator, that nothing is left of it, and that its memory is used again. TAP.
+set -u
+build=${LLANE_BUILD:?run it through make test}
+programs=$build/tests/emu
+out=$(mktemp)
+trap 'rm -f "$out"' EXIT
+n=0
+
+export LD_LIBRARY_PATH=$build/emu LLANE_WAIT=1 LLANE_STATS=1 NCCL_DEBUG=WARN NCCL_TUNER_PLUGIN=llane
+export FAKE_NCCL_SHM_TAG=$$
+rounds=6 most_ms=3000 # on a machine that has other work
+
+report() { # report STATUS NAME
+    n=$((n + 1))
+    if [ "$1" = 0 ]; then
+        echo "ok $n - $2"
+    else
+        echo "not ok $n - $2"
+        tail -n 40 "$out" | sed 's/^/# /'
+    fi
+}
+
+# aborts HOW WHERE
+aborts() {
+    "$programs/prog_ranks" -t 60 3 "$programs/prog_aborts" "$1" "$2" $rounds $most_ms >"$out" 2>&1
+    status=$?
+    [ $status = 0 ] && [ "$(grep -c 'worst of' "$out")" = 2 ] &&
+        [ "$(grep -Ec 'llane stats: .*: lane [1-9]' "$out")" -ge $((3 * rounds)) ]
+    report $? "${1}__${2}__kernel_and_call_end_in_time"
+    sed -n 's/^rank/# rank/p' "$out"
+}
+
+aborts abort eager # cases.md 18, 30
+aborts abort graph
+# An area is 4 MiB: two or three take turns, whatever the number of aborted communicators.
+! sed -n 's/.*: \([0-9]*\) KiB of staging memory/\1/p' "$out" |
+    awk '$1 > 12288 { found = 1 } END { exit !found }'
+report $? abort__staging_is_used_again
+aborts revoke eager
+aborts revoke graph
+aborts revoke queue
+aborts shrink eager
+
+# Rank 1 has no use of its first area until rank 0's operation is over: it takes a second one, not more.
+"$programs/prog_ranks" -t 60 2 "$programs/prog_reuse" >"$out" 2>&1
+status=$?
+[ $status = 0 ] && [ "$(grep -c ': 8192 KiB of staging memory' "$out")" = 2 ]
+report $? reuse__peers_operation_still_queued__memory_is_left_alone
+! compgen -G "/dev/shm/*-$$-*" >"$out"
+report $? aborts__no_file_left
+echo "1..$n"
