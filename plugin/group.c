@@ -123,7 +123,8 @@ int llane_group_add(struct llane_comm *comm, const struct llane_operation *opera
     }
     g->entries = entries;
     llane_comm_hold(comm);
-    entries[g->n_entries++] = (struct entry){comm, *operation, path};
+    entries[g->n_entries] = (struct entry){comm, *operation, path};
+    entries[g->n_entries++].operation.is_grouped = 1;
     return 0;
 }
 

@@ -24,6 +24,16 @@ static void post(const struct llane_lane *lane, const struct llane_operation *o)
     atomic_store_explicit(&mine->n_operations, n + 1, memory_order_relaxed);
 }
 
+/* After order's before(): groups and captures have no time of a single call. */
+static struct llane_ab_pair *ab_begin(struct llane_lane *lane, enum llane_ab_path path,
+                                      const struct llane_operation *o)
+{
+    int is_timed = !o->is_grouped && !lane->order->current_capture;
+    return lane->ab ? llane_ab_begin(lane->ab, path, o->count * llane_route_type_bytes(o->datatype),
+                                     o->stream, is_timed)
+                    : NULL;
+}
+
 static int launch(struct llane_lane *lane, const struct llane_operation *operation)
 {
     struct llane_plan plan =
@@ -53,11 +63,14 @@ static int launch(struct llane_lane *lane, const struct llane_operation *operati
         .stream = operation->stream,
         .chain = chain,
     };
+    uint64_t bytes = operation->count * llane_route_type_bytes(operation->datatype);
+    struct llane_ab_pair *pair = ab_begin(lane, LLANE_AB_LANE, operation);
     err = llane_gpu_launch(&request);
     if (err) {
+        llane_ab_cancel(pair, 0);
         return err;
     }
-    uint64_t bytes = operation->count * llane_route_type_bytes(operation->datatype);
+    llane_ab_end(pair, operation->stream);
     lane->n_launched[llane_size_bucket(bytes)][plan.algorithm][plan.packet]++;
     return llane_order_after(lane->order, operation->stream);
 }
@@ -94,6 +107,27 @@ int llane_lane_is_busy(const struct llane_lane *lane)
            !is_done;
 }
 
+struct llane_ab_pair *llane_lane_ab_begin(struct llane_lane *lane,
+                                          const struct llane_operation *operation)
+{
+    int previous;
+    if (enter(lane, &previous)) {
+        return NULL;
+    }
+    struct llane_ab_pair *pair = ab_begin(lane, LLANE_AB_NCCL, operation);
+    (void)leave(lane, previous, 0);
+    return pair;
+}
+
+void llane_lane_ab_end(struct llane_lane *lane, struct llane_ab_pair *pair, cudaStream_t stream)
+{
+    int previous;
+    if (pair && !enter(lane, &previous)) {
+        llane_ab_end(pair, stream);
+        (void)leave(lane, previous, 0);
+    }
+}
+
 uint32_t llane_lane_dead(const struct llane_lane *lane)
 {
     /* Pairs with the system-scope store of a kernel that gave up. */
@@ -110,6 +144,7 @@ void llane_lane_bury(struct llane_lane *lane)
 {
     if (lane) {
         llane_staging_bury(lane->staging, lane->board, lane->rank);
+        llane_ab_bury(lane->ab);
     }
     free(lane);
 }

@@ -9,6 +9,7 @@
 #ifndef LLANE_LANE_H
 #define LLANE_LANE_H
 
+#include "ab.h"
 #include "board.h"
 #include "nccl_abi.h"
 #include "order.h"
@@ -24,6 +25,7 @@ struct llane_lane {
         args[LLANE_N_PACKETS]; /* all that does not change from call to call */
     struct llane_route_limits limits;
     uint64_t n_launched[LLANE_SIZE_BUCKETS][LLANE_N_ALGORITHMS][LLANE_N_PACKETS]; /* statistics */
+    struct llane_ab *ab; /* NULL: nothing is measured */
     int device, rank;
 };
 
@@ -35,6 +37,7 @@ struct llane_operation {
     ncclRedOp_t op;
     cudaStream_t stream;
     uint64_t number; /* of the communicator's all-reduces */
+    int is_grouped; /* issued at the end of a group */
 };
 
 /* The communicator's device may be other than the current one, which is left as it was. */
@@ -43,6 +46,11 @@ int llane_lane_all_reduce(struct llane_lane *lane, const struct llane_operation 
 /* 1 until the operations so far have ended, those of replayed graphs included; 0 once they were told to
  * stop. */
 int llane_lane_is_busy(const struct llane_lane *lane);
+
+/* LLANE_AB: around an operation that NCCL carries in its turn; NULL: nothing to end. */
+struct llane_ab_pair *llane_lane_ab_begin(struct llane_lane *lane,
+                                          const struct llane_operation *operation);
+void llane_lane_ab_end(struct llane_lane *lane, struct llane_ab_pair *pair, cudaStream_t stream);
 
 /* LLANE_DEAD_*: what a kernel of this lane found wrong, for good. */
 uint32_t llane_lane_dead(const struct llane_lane *lane);

@@ -23,6 +23,7 @@ struct llane_route_limits {
     uint32_t algorithm, packet;   /* 0: by size; else 1 + enum llane_algorithm, llane_packet */
     uint32_t n_blocks, n_threads; /* 0: by size */
     uint32_t sleeps;              /* between two looks of a poll loop */
+    uint32_t ab;                  /* enum llane_ab_mode */
 
     uint32_t n_ranks, max_blocks;
     uint32_t
@@ -38,6 +39,7 @@ struct llane_route_limits {
     X(TOO_LARGE, "above LLANE_MAX_BYTES")                                                          \
     X(DATATYPE, "datatype not carried")                                                            \
     X(OPERATION, "operation not carried")                                                          \
+    X(AB_TURN, "NCCL's turn by LLANE_AB")                                                          \
     X(SETTING_UP, "lane not live yet")                                                             \
     X(INACTIVE, "no lane on this communicator")
 

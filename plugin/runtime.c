@@ -1,6 +1,7 @@
 #include "runtime.h"
 
 #include "comm.h"
+#include "report.h"
 #include "setup.h"
 #include "stats.h"
 #include "watch.h"
@@ -12,6 +13,7 @@ void llane_runtime_exit(void)
     }
     llane_setup_end_all();
     llane_watch_exit();
+    llane_report_end();
     llane_comm_for_all(llane_stats_end);
     llane_stats_end_process();
 }

@@ -10,6 +10,7 @@
 #include "config.h"
 #include "err.h"
 #include "log.h"
+#include "report.h"
 #include "setup_steps.h"
 
 static _Atomic int n_threads_running;
@@ -104,6 +105,9 @@ static int start_thread(struct llane_comm *comm)
 
 void llane_setup_start(struct llane_comm *comm)
 {
+    if (llane_config()->report_signal) {
+        llane_report_start();
+    }
     llane_comm_hold(comm);
     atomic_fetch_add_explicit(&n_threads_running, 1, memory_order_relaxed);
     int is_late = atomic_load_explicit(&is_leaving, memory_order_relaxed);

@@ -6,9 +6,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ab.h"
 #include "config.h"
 #include "err.h"
 #include "log.h"
+#include "report.h"
 #include "version.h"
 
 static enum llane_inactive_reason reason_of_verdict(const struct llane_verdict *verdict)
@@ -75,6 +77,7 @@ static struct llane_route_limits configured_limits(void)
         .chunk_bytes = config->chunk_bytes,
         .n_blocks = (uint32_t)config->blocks,
         .n_threads = whole_warps((uint32_t)config->threads),
+        .ab = (uint32_t)config->ab,
     };
 }
 
@@ -161,6 +164,7 @@ static int is_sane(const struct llane_route_limits *limits)
            limits->packet <= LLANE_N_PACKETS && limits->sleeps <= 1 &&
            limits->chunk_bytes <= LLANE_MAX_BYTES_MOST && limits->n_blocks <= LLANE_MAX_BLOCKS &&
            limits->n_threads <= LLANE_MAX_THREADS && limits->n_threads % 32 == 0 &&
+           limits->ab < LLANE_AB_N_MODES &&
            (!limits->n_threads || limits->n_threads >= LLANE_MIN_THREADS);
 }
 
@@ -174,8 +178,8 @@ static enum llane_inactive_reason adopt_limits(struct llane_setup *s)
     }
     if (memcmp(&agreed, mine, sizeof agreed) != 0) {
         LLANE_WARN("rank %d: LLANE_MIN_BYTES=%" PRIu64 " LLANE_MAX_BYTES=%" PRIu64
-                   " (or algorithm, packets, blocks, threads, poll, chunk) here differ from rank "
-                   "0's, whose %" PRIu64 " and %" PRIu64 " hold for its communicator",
+                   " (or algorithm, packets, blocks, threads, poll, chunk, A/B) here differ from "
+                   "rank 0's, whose %" PRIu64 " and %" PRIu64 " hold for its communicator",
                    s->comm->rank, mine->min_bytes, mine->max_bytes, agreed.min_bytes,
                    agreed.max_bytes);
     }
@@ -224,6 +228,22 @@ static enum llane_inactive_reason load_kernels(struct llane_setup *s,
     return err ? LLANE_INACTIVE_KERNEL : LLANE_INACTIVE_NONE;
 }
 
+/* What LLANE_AB measures with, on every rank or on none. */
+static enum llane_inactive_reason take_ab(struct llane_setup *s)
+{
+    if (s->lane->limits.ab == LLANE_AB_OFF) {
+        return LLANE_INACTIVE_NONE;
+    }
+    int err = llane_ab_create(s->comm->device, &s->lane->ab);
+    if (err) {
+        LLANE_INFO("rank %d: events for LLANE_AB: %s", s->comm->rank,
+                   err == LLANE_EGPU ? llane_gpu_error() : "out of memory");
+        return LLANE_INACTIVE_STAGING;
+    }
+    llane_report_start();
+    return LLANE_INACTIVE_NONE;
+}
+
 /*
  * All ranks have come and have what they need. From here on the user's calls are kept in order with
  * the lane's, which belongs to the communicator: its last reference buries it.
@@ -250,6 +270,9 @@ static enum llane_inactive_reason take_resources(struct llane_setup *s)
     }
     if (!reason) {
         reason = llane_setup_take_staging(s, &mine);
+    }
+    if (!reason) {
+        reason = take_ab(s);
     }
     reason = llane_setup_conclude(s, LLANE_SETUP_RESOURCES, reason, &mine, sizeof mine);
     for (int r = 0; r < comm->n_ranks && !reason; r++) {

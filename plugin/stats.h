@@ -27,6 +27,9 @@ struct llane_stats {
 /* The communicator's lock is held. */
 void llane_stats_count(struct llane_stats *stats, enum llane_route route, uint64_t bytes);
 
+/* A communicator's counts so far, to stderr; nothing if neither LLANE_STATS nor LLANE_AB is set. */
+void llane_stats_print_now(struct llane_comm *comm);
+
 /* A communicator ends, or the process does with it alive. */
 void llane_stats_end(struct llane_comm *comm);
 

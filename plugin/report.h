@@ -1,0 +1,16 @@
+/*
+ * report: a helper thread that reads the times of calls that have ended (LLANE_AB) and writes a report
+ * when the signal of LLANE_REPORT_SIGNAL comes.
+ *
+ * Owns: the thread, and the signal's action where the program has none of its own.
+ * Threads: start by any; end by the one that ends the process. Blocking: end, a second at most.
+ * Errors: without a thread times are read when a communicator ends, as far as its ring holds them.
+ */
+#ifndef LLANE_REPORT_H
+#define LLANE_REPORT_H
+
+/* Once; further calls do nothing. */
+void llane_report_start(void);
+void llane_report_end(void);
+
+#endif
