@@ -37,7 +37,7 @@ struct llane_operation {
     ncclRedOp_t op;
     cudaStream_t stream;
     uint64_t number; /* of the communicator's all-reduces */
-    int is_grouped; /* issued at the end of a group */
+    int is_grouped;  /* issued at the end of a group */
 };
 
 /* The communicator's device may be other than the current one, which is left as it was. */
