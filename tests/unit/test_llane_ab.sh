@@ -1,0 +1,95 @@
+#!/bin/bash
+# Proves that `llane ab` runs a command without and with llane in turns, takes the right numbers, and
+# computes the interval as the textbook does. TAP.
+set -u
+cd "$(dirname "$0")/../.." || exit 1
+: "${LLANE_BUILD:?run it through make test}"
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+unset NCCL_TUNER_PLUGIN LD_PRELOAD LLANE_STATS LLANE_ENABLE LLANE_AB
+n=0
+
+report() { # report STATUS NAME
+    n=$((n + 1))
+    if [ "$1" = 0 ]; then
+        echo "ok $n - $2"
+    else
+        echo "not ok $n - $2"
+        sed 's/^/# /' "$folder/out" "$folder/err"
+    fi
+}
+ab() { tools/llane ab --emulate "$@" >"$folder/out" 2>"$folder/err"; }
+
+# A program whose number is the next of a list, one list without llane and one with it.
+cat >"$folder/program" <<'SH'
+#!/bin/sh
+way=off
+case ${NCCL_TUNER_PLUGIN:-} in *llane*) way=on ;; esac
+[ "$way:${LLANE_ENABLE:-1}" != off:1 ] || exit 9
+echo "$way ${LLANE_MAX_BYTES:-}" >>"$1/turns"
+[ ! -e "$1/fails-$way" ] || exit 3
+echo "step 1: 999 ms"
+echo "step 2: $(sed -n "$(grep -c "^$way" "$1/turns")p" "$1/$way") ms"
+SH
+chmod +x "$folder/program"
+printf '%s\n' 100 110 95 105 >"$folder/off"
+printf '%s\n' 80 85 81 79 >"$folder/on"
+
+ab --pairs 4 --warm-up 0 --max-bytes 1M --value 'step \d: (\S+) ms' --json "$folder/json" -- "$folder/program" "$folder"
+status=$?
+[ $status = 0 ] && [ "$(tr '\n' ' ' <"$folder/turns")" = "off  on 1M on 1M off  off  on 1M on 1M off  " ]
+report $? ab__pairs__take_turns_and_options_reach_the_runs_with_llane
+# Student's interval of the four log ratios with t(3) = 3.182446, computed with bc.
+cat >"$folder/compare.py" <<'PYTHON'
+import json, sys
+with open(sys.argv[1], encoding="utf-8") as file:
+    result = json.load(file)
+got = [result["speedup"], *result["speedup_95"]]
+want = [float(line) for line in sys.stdin]
+assert len(want) == 3 and all(abs(g - w) < 2e-4 for g, w in zip(got, want)), (got, want)
+assert result["off"] == {"median": 102.5, "min": 95.0, "max": 110.0}, result
+assert result["on"] == {"median": 80.5, "min": 79.0, "max": 85.0}, result
+PYTHON
+printf '%s\n' 1.260147 1.156278 1.373346 | python3 "$folder/compare.py" "$folder/json" 2>>"$folder/err"
+report $? ab__interval__is_students
+grep -q 'with llane 1.260 times as fast (1.156 to 1.373' "$folder/out"
+report $? ab__text__says_so
+
+rm "$folder/turns"
+ab --pairs 4 --warm-up 0 --higher-is-better --value 'step \d: (\S+) ms' -- "$folder/program" "$folder" &&
+    grep -q 'with llane slower: 0.794 times' "$folder/out"
+report $? ab__higher_is_better__ratio_turned_round
+printf '%s\n' 100 90 110 100 >"$folder/on"
+printf '%s\n' 100 100 100 100 >"$folder/off"
+rm "$folder/turns"
+ab --pairs 4 --warm-up 0 --value 'step \d: (\S+) ms' -- "$folder/program" "$folder" &&
+    grep -q 'no difference can be told' "$folder/out"
+report $? ab__interval_around_one__no_difference_claimed
+
+ab --pairs 2 --warm-up 1 -- sh -c 'exit 0' && grep -q 'median .* seconds' "$folder/out"
+report $? ab__no_value__seconds
+rm "$folder/turns"
+touch "$folder/fails-on"
+ab --pairs 2 --warm-up 0 -- "$folder/program" "$folder"
+[ $? = 1 ] && grep -q 'the command ended with 3, with llane' "$folder/err"
+report $? ab__command_fails__ends_and_says_which_way
+for wrong in '' '--pairs 1 -- true' '--value step -- true' '--higher-is-better -- true' '--pairs 2 --value (x) -- true' \
+    '--sideways -- true'; do
+    # shellcheck disable=SC2086 # words on purpose
+    ab $wrong
+    status=$?
+    [ $status != 0 ] && [ -s "$folder/err" ]
+    report $? "ab__wrong_${wrong// /_}__refused"
+done
+
+# The plot needs matplotlib, which may be missing: said before anything runs.
+rm -f "$folder/fails-on" "$folder/turns"
+if scripts/plot --check 2>/dev/null; then
+    ab --pairs 2 --plot "$folder/ab.svg" -- true && grep -q '<svg' "$folder/ab.svg"
+    report $? ab__plot__is_drawn
+else
+    ab --pairs 2 --plot "$folder/ab.svg" -- "$folder/program" "$folder"
+    [ $? = 1 ] && grep -q 'matplotlib is missing' "$folder/err" && [ ! -e "$folder/turns" ]
+    report $? ab__plot__matplotlib_missing_is_said_first
+fi
+echo "1..$n"
