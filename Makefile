@@ -280,11 +280,13 @@ $(GPU_C): $(O)/%: %.c Makefile $(O)/plugin/gpu_cuda.o $(MODULES_AR)
 .PHONY: test demo demo-gpu tools-gpu gpu-tests test-gpu model fuzz lint format docs clean help
 RUN_ENV = LLANE_BUILD=$(abspath $(O)) LLANE_V=$(V) LLANE_TEST_OBJECTS='$(abspath $(EMU_PLUGIN) $(TEST_PLUGIN))'
 ALSO := $(if $(SANITIZED),,tsan asan)
+# The sanitizers' flags are gcc's.
+SANITIZER_CC := $(if $(findstring clang,$(CC)),CC=gcc CXX=g++)
 test: ## build and run every test that needs no GPU; TESTS=%name picks
 	@scripts/deps
 	+@$(MAKE) --no-print-directory programs tools $(TEST_PLUGIN)
 	+@$(foreach s,$(ALSO),$(if $(call also,$(s)),\
-	    $(MAKE) --no-print-directory V=$(s) emu $(addprefix $(BUILD)/$(s)/,$(call also,$(s))) &&)) true
+	    $(MAKE) --no-print-directory V=$(s) $(SANITIZER_CC) emu $(addprefix $(BUILD)/$(s)/,$(call also,$(s))) &&)) true
 	@$(RUN_ENV) scripts/run_tests $(O) $(if $(filter-out \%,$(TESTS)),,scripts/check_exports) \
 	    $(addprefix $(O)/,$(UNIT_TESTS) $(EMU_TESTS)) $(SCRIPT_TESTS) \
 	    $(foreach s,$(ALSO),$(if $(call also,$(s)),$(BUILD)/$(s) $(addprefix $(BUILD)/$(s)/,$(call also,$(s)))))

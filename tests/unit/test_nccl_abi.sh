@@ -1,7 +1,8 @@
 #!/bin/bash
 # Proves that ext-headers/nccl_abi.h and plugin/nccl_calls.h agree with every real nccl.h at hand: values,
 # sizes and prototypes. Reports TAP. LLANE_TEST_WHEELS=1, or CI set, fetches the oldest and the newest
-# supported NCCL for it; wheels that were fetched before are used anyway.
+# supported NCCL for it; wheels that were fetched before are used anyway. So is the one that
+# NCCL_WHEEL="PACKAGE VERSION" names.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 build=${LLANE_BUILD:?set by make test}
@@ -59,9 +60,9 @@ for folder in "${NCCL_HOME:-}/include" "$cuda" /usr/local/include /usr/include; 
 done
 [ -n "$seen" ] || report "installed nccl.h" 77 "none in NCCL_HOME, CUDA_HOME or the system"
 
-for wheel in "nvidia-nccl-cu12 2.19.3" "nvidia-nccl-cu13 newest"; do
+for wheel in "nvidia-nccl-cu12 2.19.3" "nvidia-nccl-cu13 newest" ${NCCL_WHEEL:+"$NCCL_WHEEL"}; do
     read -r package version <<<"$wheel"
-    if [ -d "$cache/$package-$version" ] || [ "${LLANE_TEST_WHEELS:-0}" = 1 ] || [ -n "${CI:-}" ]; then
+    if [ "$wheel" = "${NCCL_WHEEL:-}" ] || [ -d "$cache/$package-$version" ] || [ "${LLANE_TEST_WHEELS:-0}" = 1 ] || [ -n "${CI:-}" ]; then
         found=$(LLANE_WHEEL_SECONDS=50 tests/fixtures/nccl_wheel.sh "$package" "$version" "$cache")
         status=$?
         if [ $status -eq 0 ]; then

@@ -1,0 +1,2 @@
+/* NCCL's API for docs/examples, as the tests' own NCCL has it. */
+#include "nccl_client.h"

@@ -1,0 +1,40 @@
+#!/bin/bash
+# Proves that the programs of docs/examples work as their first lines say, on the emulated GPU and the
+# tests' NCCL (those that need PyTorch are compiled, no more): sums right, the lane and NCCL each carried
+# calls, and the lane says how many. TAP.
+set -u
+# shellcheck source=tests/packages/common.bash
+. "$(dirname "$0")/common.bash"
+emu=$build/emu shims=tests/packages/emulated
+includes=(-std=gnu11 -D_GNU_SOURCE "-I$shims" -Iext-headers -Iplugin -Itests/fake_nccl)
+
+"${CC:-gcc}" "${includes[@]}" -Wall -Wextra -fPIC -shared $shims/cudart.c -o "$out/libcudart.so" -L"$emu" -lllane-emu \
+    >"$out/said" 2>&1 || { report 1 "a CUDA runtime over the emulated GPU"; exit 1; }
+export LD_LIBRARY_PATH=$out:$emu
+
+# right RANKS: all said so, and all ranks' statistics show both routes.
+right() {
+    [ "$(grep -c 'all sums right' "$out/said")" -eq "$1" ] &&
+        [ "$(grep -Ec 'llane stats: .*: lane [1-9][0-9]* calls .* NCCL [1-9]' "$out/said")" -eq "$1" ]
+}
+
+if command -v mpicc >/dev/null; then
+    ln -sf "$emu/libnccl.so.2" "$out/libnccl.so"
+    mpicc "${includes[@]}" -Wall -Wextra docs/examples/mpi_allreduce.c -o "$out/mpi_allreduce" -L"$out" -L"$emu" \
+        -lnccl -lcudart -lllane-emu >"$out/said" 2>&1 &&
+        NCCL_TUNER_PLUGIN=$emu/libnccl-tuner-llane.so timeout 100 mpiexec -n 3 "$out/mpi_allreduce" >"$out/said" 2>&1 &&
+        right 3
+    report $? mpi_allreduce__three_ranks__right_and_carried
+else
+    skip mpi_allreduce "no mpicc"
+fi
+
+# Preloaded: the emulation keeps its thread-local data where only early libraries may.
+LD_PRELOAD=$emu/libllane-emu.so timeout 100 python3 docs/examples/ctypes_allreduce.py "$emu/libnccl-llane.so" 2 >"$out/said" 2>&1 && right 2
+report $? ctypes_allreduce__through_the_drop_in__right_and_carried
+
+for example in docs/examples/*.py tests/gpun/*.py; do
+    python3 -c 'import ast, sys; ast.parse(open(sys.argv[1], encoding="utf-8").read())' "$example" >"$out/said" 2>&1
+    report $? "${example}__is_Python"
+done
+echo "1..$n"
