@@ -58,7 +58,7 @@ LLANE_KERNEL(llane_probe_send, struct llane_probe_args)
         const uint32_t step = i / PIECES, piece = i % PIECES;
         const uint32_t peer = (args.rank + step) % args.n_ranks;
 
-        if (peer != args.rank)
+        if ((args.peers >> peer & 1) != 0)
             probe_store(args.send[peer] + piece * PIECE_BYTES, piece,
                         probe_half(args.nonce, args.rank, peer, piece * 4),
                         probe_half(args.nonce, args.rank, peer, piece * 4 + 2));
@@ -98,7 +98,8 @@ LLANE_KERNEL(llane_probe_check, struct llane_probe_args)
     const uint64_t start = llane_timer_ns();
 
     for (uint32_t source = llane_thread_id(); source < args.n_ranks; source += llane_n_threads()) {
-        uint32_t seen = source == args.rank ? (uint32_t)LLANE_PROBE_GOOD : probe_look(args, source);
+        const bool takes_part = (args.peers >> source & 1) != 0;
+        uint32_t seen = takes_part ? probe_look(args, source) : (uint32_t)LLANE_PROBE_GOOD;
 
         while (seen != LLANE_PROBE_GOOD && llane_timer_ns() - start < args.timeout_ns) {
             llane_poll_pause(0);

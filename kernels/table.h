@@ -141,17 +141,18 @@ struct llane_all_reduce_args {
 };
 
 /*
- * The probe: LLANE_PROBE_SEND stores a pattern derived from nonce, source and destination into every
- * peer's probe area, LLANE_PROBE_CHECK polls this rank's own areas for the peers' patterns until all
- * came or deadline_ns of the GPU's global timer passed. One block.
+ * The probe: LLANE_PROBE_SEND stores a pattern derived from nonce, source and destination into the
+ * area of every peer, LLANE_PROBE_CHECK polls the peers' areas for this rank until all came or
+ * timeout_ns of the GPU's global timer passed. One block.
  */
 enum { LLANE_PROBE_BYTES = 1024 };
 struct llane_probe_args {
     uint64_t nonce;
     uint64_t timeout_ns;
     uint32_t rank, n_ranks;
-    uint8_t *send[LLANE_MAX_RANKS]; /* peer memory: this rank's LLANE_PROBE_BYTES area at rank r */
-    uint8_t *recv[LLANE_MAX_RANKS]; /* own memory: rank r's area here, zeroed before the verdict */
+    uint32_t peers; /* bit r: rank r takes part; the others' areas are not touched */
+    uint8_t *send[LLANE_MAX_RANKS]; /* an area of LLANE_PROBE_BYTES that rank r checks */
+    uint8_t *recv[LLANE_MAX_RANKS]; /* the one that rank r fills, zeroed before the verdict */
     uint32_t *result;               /* mapped host memory, n_ranks words: see LLANE_PROBE_* */
     struct llane_lane_words *words;
 };

@@ -45,8 +45,10 @@ struct llane_board {
     _Atomic int references;
     struct board_shared *shared;
     struct llane_rendezvous meet; /* memory NULL: attached, the mapping is not ours */
-    int n_ranks, rank;            /* own copies: what others can write is not trusted */
-    uint32_t voted;               /* a bit for each step */
+    struct llane_rendezvous share;
+    struct llane_board_key key;
+    int n_ranks, rank; /* own copies: what others can write is not trusted */
+    uint32_t voted;    /* a bit for each step */
     struct llane_liveness self;
 };
 
@@ -182,8 +184,9 @@ static struct llane_board *new_board(const struct llane_board_args *args)
         atomic_init(&board->references, 1);
         board->n_ranks = args->n_ranks;
         board->rank = args->rank;
-        board->meet.listener = -1;
-        board->meet.memory_fd = -1;
+        board->meet.listener = board->share.listener = -1;
+        board->meet.memory_fd = board->share.memory_fd = -1;
+        board->key = args->key;
         llane_liveness_self(&board->self);
     }
     return board;
@@ -316,12 +319,14 @@ int llane_board_wait(struct llane_board *board, int step, const _Atomic int *can
             if (state == VERDICT_YES) {
                 llane_rendezvous_stop(&board->meet); /* all are here */
             }
+            llane_rendezvous_stop(&board->share); /* all have it, or nobody needs it any more */
             return 0;
         }
         if (llane_is_canceled(cancel)) {
             return LLANE_ECANCELED;
         }
         llane_rendezvous_serve(&board->meet);
+        llane_rendezvous_serve(&board->share);
         if (backoff.slept_us - looked_us >= LOOK_FOR_THE_DEAD_US) {
             looked_us = backoff.slept_us;
             refuse_for_the_dead(board, step);
@@ -363,6 +368,21 @@ int llane_board_record(struct llane_board *board, int step, int rank, void *out,
     }
     memcpy(out, board->shared->records[step][rank], bytes);
     return 0;
+}
+
+int llane_board_share(struct llane_board *board, size_t bytes, const _Atomic int *cancel,
+                      void **out)
+{
+    /* Another name than the board's; as hard to guess. */
+    const uint64_t id[2] = {~board->key.comm_id[0], ~board->key.comm_id[1]};
+    char name[LLANE_RENDEZVOUS_NAME_BYTES];
+    llane_rendezvous_name(id, geteuid(), board->n_ranks, name);
+    int rc = llane_rendezvous_find(name, bytes, cancel, &board->share);
+    if (rc == 0) {
+        *out = board->share.memory;
+        board->share.memory = NULL; /* the caller's now */
+    }
+    return rc;
 }
 
 struct llane_switch *llane_board_switch(struct llane_board *board)
@@ -421,6 +441,7 @@ void llane_board_leave(struct llane_board *board)
     if (is_owner) {
         llane_life_release(&board->shared->presence[board->rank].life);
     }
+    llane_rendezvous_end(&board->share);
     llane_rendezvous_end(&board->meet);
     free(board);
 }

@@ -116,6 +116,14 @@ int llane_board_linger(struct llane_board *board, const _Atomic int *cancel);
 /* Copies a rank's record of a step. LLANE_EINVAL unless that step is YES. */
 int llane_board_record(struct llane_board *board, int step, int rank, void *out, size_t bytes);
 
+/*
+ * A further memory of all ranks, zero at first, of a size that they agree on: found as the board was, and
+ * handed on while this rank waits for a step, up to the first verdict. Once, after step 0 was YES. The
+ * mapping is the caller's for good. LLANE_ECANCELED, LLANE_ESYS, LLANE_ENOMEM.
+ */
+int llane_board_share(struct llane_board *board, size_t bytes, const _Atomic int *cancel,
+                      void **out);
+
 /* The words of the switch, valid until leave. */
 struct llane_switch *llane_board_switch(struct llane_board *board);
 

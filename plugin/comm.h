@@ -60,6 +60,7 @@ enum llane_comm_state {
     X(LAUNCH_ORDER, "NCCL_LAUNCH_ORDER_IMPLICIT is set on one of its ranks")                       \
     X(CONTEXT, "one of its ranks uses a CUDA context of its own or a green context")               \
     X(SHRUNK_AGAIN, "its parent was shrunk before, and NCCL gives all such children one id")       \
+    X(HOST_MEMORY, "no host memory for the pairs of ranks without peer access")                    \
     X(ENDED, "it was finalized or revoked")
 
 enum llane_inactive_reason {

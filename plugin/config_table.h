@@ -25,6 +25,10 @@
       "differ from the others' in the last bits. Rank 0's value holds for its communicator.")      \
     X(packet, PACKET, WORD, 0, 0, 2, "auto ll sentinel",                                           \
       "The lane's packets; integers always use ll. Rank 0's value holds for its communicator.")    \
+    X(memory, MEMORY, WORD, 0, 0, 2, "auto p2p host",                                              \
+      "What ranks write to each other through; auto: peer memory where the probe proves it, host " \
+      "memory for the other pairs; p2p, host: that alone. Rank 0's value holds for its "           \
+      "communicator.")                                                                             \
     X(blocks, BLOCKS, INT, 0, 0, 64, "",                                                           \
       "Blocks of a lane kernel; 0: by size. Rank 0's value holds for its communicator.")           \
     X(threads, THREADS, INT, 0, 0, 512, "",                                                        \
@@ -40,7 +44,8 @@
       "At most so many blocks for a lane kernel; 0: NCCL_MAX_CTAS or the communicator's maxCTAs "  \
       "where set. The smallest of all ranks holds.")                                               \
     X(max_staging_bytes, MAX_STAGING, SIZE, 1ull << 30, 0, 1ull << 40, "",                         \
-      "Device memory that llane may take in this process; communicators beyond it stay with "      \
+      "Device and host memory that llane may take in this process; communicators beyond it stay "  \
+      "with "                                                                                      \
       "NCCL.")                                                                                     \
     X(wait, WAIT, BOOL, 0, 0, 1, "",                                                               \
       "1: the first all-reduce of a communicator waits until its lane is live or refused "         \
@@ -48,7 +53,7 @@
     X(wait_timeout_ms, WAIT_TIMEOUT_MS, INT, 30000, 1, 86400000, "",                               \
       "How long LLANE_WAIT waits, in milliseconds; then NCCL carries on.")                         \
     X(probe_timeout_ms, PROBE_TIMEOUT_MS, INT, 2000, 1, 60000, "",                                 \
-      "How long the probe of peer memory may take, in milliseconds.")                              \
+      "How long the probe of peer memory may take, and that of host memory, in milliseconds.")     \
     X(graph_order, GRAPH_ORDER, BOOL, 1, 0, 1, "",                                                 \
       "0: captured all-reduces are not ordered against eager ones and other graphs of their "      \
       "communicator, which saves two nodes a graph. For programs that use one stream.")            \

@@ -34,7 +34,8 @@ struct llane_gpu_identity {
     uint8_t uuid[16]; /* MIG UUID where MIG is on */
     int32_t cc_major, cc_minor;
     int32_t n_sms;
-    char pci[16]; /* "0000:01:00.0" */
+    char pci[16];      /* "0000:01:00.0" */
+    int32_t numa_node; /* that it hangs off; -1: not known */
 };
 int llane_gpu_device_count(int *n_out);
 int llane_gpu_device_get(int *device_out);
@@ -59,6 +60,11 @@ int llane_gpu_ipc_open(const struct llane_gpu_ipc_handle *handle, void **out);
 int llane_gpu_peer_enable(int peer_device);
 /* Pinned, portable, mapped host memory, zeroed; device_out is what kernels use. Never freed by llane. */
 int llane_gpu_host_alloc(size_t bytes, void **host_out, void **device_out);
+/*
+ * Pins host memory of the caller's and maps it: device_out is what kernels of the current device use.
+ * For the life of the process: unregistering waits for every kernel on the device.
+ */
+int llane_gpu_host_register(void *host, size_t bytes, void **device_out);
 int llane_gpu_memset_async(void *p, int byte, size_t bytes, struct CUstream_st *stream);
 /* Any direction (unified addressing). */
 int llane_gpu_memcpy_async(void *to, const void *from, size_t bytes, struct CUstream_st *stream);

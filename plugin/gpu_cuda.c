@@ -1,4 +1,5 @@
 /* gpu.h on the CUDA runtime, linked statically so that no version of it is asked of the user. */
+#include <ctype.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -82,6 +83,25 @@ int llane_gpu_device_set(int device)
     return done("cudaSetDevice", cudaSetDevice(device));
 }
 
+/* The runtime does not tell. */
+static int numa_node_of(const char *pci)
+{
+    char path[64];
+    int node = -1;
+
+    snprintf(path, sizeof(path), "/sys/bus/pci/devices/%s/numa_node", pci);
+    for (char *c = path; *c; c++)
+        *c = (char)tolower((unsigned char)*c);
+    FILE *file = fopen(path, "re");
+
+    if (file) {
+        if (fscanf(file, "%d", &node) != 1)
+            node = -1;
+        fclose(file);
+    }
+    return node;
+}
+
 int llane_gpu_identify(int device, struct llane_gpu_identity *out)
 {
     struct cudaDeviceProp prop;
@@ -94,8 +114,9 @@ int llane_gpu_identify(int device, struct llane_gpu_identity *out)
     out->cc_major = prop.major;
     out->cc_minor = prop.minor;
     out->n_sms = prop.multiProcessorCount;
-    return done("cudaDeviceGetPCIBusId",
-                cudaDeviceGetPCIBusId(out->pci, (int)sizeof(out->pci), device));
+    error = cudaDeviceGetPCIBusId(out->pci, (int)sizeof(out->pci), device);
+    out->numa_node = error == cudaSuccess ? numa_node_of(out->pci) : -1;
+    return done("cudaDeviceGetPCIBusId", error);
 }
 
 /* The driver's own calls, since the runtime has no word for contexts. */
@@ -222,6 +243,16 @@ int llane_gpu_host_alloc(size_t bytes, void **host_out, void **device_out)
         return failed("cudaHostAlloc", error);
     memset(*host_out, 0, bytes);
     return done("cudaHostGetDevicePointer", cudaHostGetDevicePointer(device_out, *host_out, 0));
+}
+
+int llane_gpu_host_register(void *host, size_t bytes, void **device_out)
+{
+    cudaError_t error =
+        cudaHostRegister(host, bytes, cudaHostRegisterPortable | cudaHostRegisterMapped);
+
+    if (error != cudaSuccess)
+        return failed("cudaHostRegister", error);
+    return done("cudaHostGetDevicePointer", cudaHostGetDevicePointer(device_out, host, 0));
 }
 
 int llane_gpu_memset_async(void *p, int byte, size_t bytes, struct CUstream_st *stream)

@@ -55,7 +55,8 @@ static int launch(struct llane_lane *lane, const struct llane_operation *operati
         post(lane, operation);
     }
     const struct llane_gpu_launch request = {
-        .kernel = llane_all_reduce_table[plan.type][plan.algorithm][plan.packet],
+        .kernel = lane->has_shared ? llane_shared_table[plan.type][plan.algorithm][plan.packet]
+                                   : llane_all_reduce_table[plan.type][plan.algorithm][plan.packet],
         .args = &args,
         .args_bytes = sizeof args,
         .n_blocks = plan.n_blocks,

@@ -24,6 +24,7 @@ struct llane_lane {
     struct llane_all_reduce_args
         args[LLANE_N_PACKETS]; /* all that does not change from call to call */
     struct llane_route_limits limits;
+    int has_shared; /* this rank has pairs over host memory */
     uint64_t n_launched[LLANE_SIZE_BUCKETS][LLANE_N_ALGORITHMS][LLANE_N_PACKETS]; /* statistics */
     struct llane_ab *ab; /* NULL: nothing is measured */
     int device, rank;

@@ -43,7 +43,7 @@ int llane_address_space_is_same(const struct llane_address_space *a,
 
 static int map_within_process(const struct llane_remote_memory *memory, int device, uint8_t **out)
 {
-    int err = memory->device == device ? 0 : llane_gpu_peer_enable((int)memory->device);
+    int err = memory->device == device ? 0 : llane_gpu_peer_enable(memory->device);
     if (!err) {
         *out = (uint8_t *)(uintptr_t)memory->address; // NOLINT(performance-no-int-to-ptr)
     }
@@ -53,6 +53,9 @@ static int map_within_process(const struct llane_remote_memory *memory, int devi
 static int map_from_process(const struct llane_remote_memory *memory, int device, uint8_t **out)
 {
     int err = 0;
+    if (!memory->is_exported) {
+        return LLANE_EREFUSED;
+    }
     pthread_mutex_lock(&lock);
     struct mapping *m = mappings;
     while (m &&

@@ -26,12 +26,13 @@ int llane_address_space_is_same(const struct llane_address_space *a,
 /* What a rank tells the others of its staging memory. */
 struct llane_remote_memory {
     struct llane_address_space owner;
-    uint64_t address; /* in the owner's address space */
-    int64_t device;   /* in the owner's numbering */
+    uint64_t address;    /* in the owner's address space */
+    int32_t device;      /* in the owner's numbering */
+    int32_t is_exported; /* handle is one; else only threads of the owner's process reach it */
     struct llane_gpu_ipc_handle handle;
 };
 
-/* A pointer by which kernels of the current device reach it. */
+/* A pointer by which kernels of the current device reach it. LLANE_EREFUSED: it is not exported. */
 int llane_peers_map(const struct llane_remote_memory *memory, int device, uint8_t **out);
 
 #endif

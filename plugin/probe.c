@@ -1,24 +1,12 @@
 #include "probe.h"
 
+#include <string.h>
+
 #include "backoff.h"
 #include "config.h"
 #include "err.h"
 
 enum { PROBE_THREADS = 128 };
-
-const char *llane_probe_text(uint32_t result)
-{
-    switch (result) {
-    case LLANE_PROBE_GOOD:
-        return "good";
-    case LLANE_PROBE_MISSING:
-        return "nothing arrived";
-    case LLANE_PROBE_WRONG:
-        return "wrong data arrived";
-    default:
-        return "not checked";
-    }
-}
 
 static int launch(enum llane_kernel kernel, const struct llane_probe_args *args,
                   struct CUstream_st *stream)
@@ -34,10 +22,12 @@ static int launch(enum llane_kernel kernel, const struct llane_probe_args *args,
     return llane_gpu_launch(&request);
 }
 
-/* The check is bounded on the GPU; a cancelled one is ended by the abort word. */
+/* The check is bounded on the GPU; a cancelled one is ended by the abort word, as is one that has not
+ * even begun when it should have ended twice. */
 static int wait_for(struct CUstream_st *stream, struct llane_staging const *staging,
                     const _Atomic int *cancel)
 {
+    int64_t deadline_ms = llane_now_ms() + 2 * (int64_t)llane_config()->probe_timeout_ms + 1000;
     struct llane_backoff backoff = {0};
     int is_done = 0;
     for (;;) {
@@ -45,30 +35,32 @@ static int wait_for(struct CUstream_st *stream, struct llane_staging const *stag
         if (err || is_done) {
             return err;
         }
-        if (llane_is_canceled(cancel)) {
+        err = llane_is_canceled(cancel)      ? LLANE_ECANCELED
+              : llane_now_ms() > deadline_ms ? LLANE_EREFUSED
+                                             : 0;
+        if (err) {
             __atomic_store_n(&staging->mapped->words.abort, 1, __ATOMIC_RELEASE);
-            return LLANE_ECANCELED;
+            return err;
         }
         llane_backoff_sleep(&backoff);
     }
 }
 
-int llane_probe_run(const struct llane_staging *staging, uint8_t *const *bases, int rank,
-                    int n_ranks, uint64_t nonce, struct CUstream_st *stream,
-                    const _Atomic int *cancel, int *peer_out, uint32_t *result_out)
+int llane_probe_run(const struct llane_probe *probe, struct CUstream_st *stream,
+                    const _Atomic int *cancel, uint32_t result_out[LLANE_MAX_RANKS])
 {
+    const struct llane_staging *staging = probe->staging;
     struct llane_probe_args args = {
-        .nonce = nonce,
+        .nonce = probe->nonce,
         .timeout_ns = llane_config()->probe_timeout_ms * 1000000ull,
-        .rank = (uint32_t)rank,
-        .n_ranks = (uint32_t)n_ranks,
+        .rank = (uint32_t)probe->rank,
+        .n_ranks = (uint32_t)probe->n_ranks,
+        .peers = probe->peers,
         .result = staging->mapped_device->probe_result,
         .words = &staging->mapped_device->words,
     };
-    for (int r = 0; r < n_ranks; r++) {
-        args.send[r] = llane_staging_probe_area(bases[r], (uint32_t)rank);
-        args.recv[r] = llane_staging_probe_area(staging->base, (uint32_t)r);
-    }
+    memcpy(args.send, probe->send, sizeof args.send);
+    memcpy(args.recv, probe->recv, sizeof args.recv);
     int err = launch(LLANE_KERNEL_PROBE_SEND, &args, stream);
     if (!err) {
         err = launch(LLANE_KERNEL_PROBE_CHECK, &args, stream);
@@ -76,13 +68,8 @@ int llane_probe_run(const struct llane_staging *staging, uint8_t *const *bases, 
     if (!err) {
         err = wait_for(stream, staging, cancel);
     }
-    for (int r = 0; r < n_ranks && !err; r++) {
-        uint32_t result = __atomic_load_n(&staging->mapped->probe_result[r], __ATOMIC_ACQUIRE);
-        if (r != rank && result != LLANE_PROBE_GOOD) {
-            *peer_out = r;
-            *result_out = result;
-            err = LLANE_EREFUSED;
-        }
+    for (int r = 0; r < probe->n_ranks && !err; r++) {
+        result_out[r] = __atomic_load_n(&staging->mapped->probe_result[r], __ATOMIC_ACQUIRE);
     }
     return err;
 }

@@ -4,7 +4,7 @@
  *
  * Owns: nothing. Threads: set-up's helper thread. Blocking: until all patterns came or
  * LLANE_PROBE_TIMEOUT_MS passed, or cancel is set. Errors: LLANE_EGPU, LLANE_ECANCELED,
- * LLANE_EREFUSED (a pair failed: peer_out says which).
+ * LLANE_EREFUSED (the GPU does not run or end the kernels in time).
  */
 #ifndef LLANE_PROBE_H
 #define LLANE_PROBE_H
@@ -13,15 +13,20 @@
 
 #include "staging.h"
 
-/* How the pair (peer -> this rank) failed, in words. */
-const char *llane_probe_text(uint32_t result);
+struct llane_probe {
+    const struct llane_staging *staging; /* this rank's: its mapped words */
+    uint8_t *send[LLANE_MAX_RANKS];      /* see struct llane_probe_args */
+    uint8_t *recv[LLANE_MAX_RANKS];
+    uint32_t peers; /* bit r: rank r takes part */
+    int rank, n_ranks;
+    uint64_t nonce; /* one for all ranks, and for this probe alone */
+};
 
 /*
- * bases[r] is rank r's staging memory as this rank reaches it. All ranks call it after a verdict
- * that all staging memory is zeroed and mapped, with one nonce.
+ * All ranks call it after a verdict that all areas are zeroed and mapped. result_out: LLANE_PROBE_* for
+ * what each rank stored. 0 also if some of it did not come.
  */
-int llane_probe_run(const struct llane_staging *staging, uint8_t *const *bases, int rank,
-                    int n_ranks, uint64_t nonce, struct CUstream_st *stream,
-                    const _Atomic int *cancel, int *peer_out, uint32_t *result_out);
+int llane_probe_run(const struct llane_probe *probe, struct CUstream_st *stream,
+                    const _Atomic int *cancel, uint32_t result_out[LLANE_MAX_RANKS]);
 
 #endif

@@ -17,6 +17,18 @@ static const struct row {
     {LLANE_MAX_RANKS, 128, 0, 32 << 10, 16 << 10},
 };
 
+/*
+ * The same where a pair of ranks goes through host memory. There one-shot reads n-1 messages over a
+ * rank's link and two-shot 2(n-1)/n, for two more ways over it: not yet measured. No size here is
+ * above that of the rows above, as private slots are made for those.
+ */
+static const struct row host_rows[] = {
+    {2, 256, 1 << 10, 1 << 20, 512 << 10},
+    {4, 256, 512, 32 << 10, 16 << 10},
+    {8, 256, 0, 16 << 10, 8 << 10},
+    {LLANE_MAX_RANKS, 256, 0, 8 << 10, 4 << 10},
+};
+
 enum { BLOCKS_WIDE = 32, THREADS_WIDE = 256 };
 
 const char *llane_route_text(enum llane_route route)
@@ -81,13 +93,17 @@ enum llane_route llane_route_choose(const struct llane_route_limits *limits, siz
     return count * size < limits->min_bytes ? LLANE_ROUTE_TOO_SMALL : LLANE_ROUTE_LANE;
 }
 
-static const struct row *row_of(uint32_t n_ranks)
+static const struct row *first_row_of(const struct row *row, uint32_t n_ranks)
 {
-    const struct row *row = rows;
     while (row->n_ranks < n_ranks) {
         row++;
     }
     return row;
+}
+
+static const struct row *row_of(const struct llane_route_limits *limits)
+{
+    return first_row_of(limits->has_host_pairs ? host_rows : rows, limits->n_ranks);
 }
 
 static uint64_t payload_bytes(enum llane_packet packet)
@@ -100,11 +116,18 @@ static uint64_t divide_up(uint64_t a, uint64_t b)
     return (a + b - 1) / b;
 }
 
+/* Over host memory there is no ring: its slots are a neighbour's alone. */
+static uint32_t algorithm_of(const struct llane_route_limits *limits)
+{
+    return limits->algorithm == 1 + LLANE_RING && limits->has_host_pairs ? 1 + LLANE_TWO_SHOT
+                                                                         : limits->algorithm;
+}
+
 static void choose_kernel(const struct llane_route_limits *limits, uint64_t bytes, int is_of_floats,
                           struct llane_plan *plan)
 {
-    const struct row *row = row_of(limits->n_ranks);
-    if (is_of_floats && limits->algorithm != 1 + LLANE_RING) {
+    const struct row *row = row_of(limits);
+    if (is_of_floats && algorithm_of(limits) != 1 + LLANE_RING) {
         plan->packet = limits->packet              ? (enum llane_packet)(limits->packet - 1)
                        : bytes <= row->ll_one_shot ? LLANE_LL
                                                    : LLANE_SENTINEL;
@@ -112,7 +135,8 @@ static void choose_kernel(const struct llane_route_limits *limits, uint64_t byte
         plan->packet = LLANE_LL;
     }
     uint64_t one_shot = plan->packet == LLANE_LL ? row->integer_one_shot : row->sentinel_one_shot;
-    plan->algorithm = limits->algorithm   ? (enum llane_algorithm)(limits->algorithm - 1)
+    uint32_t algorithm = algorithm_of(limits);
+    plan->algorithm = algorithm           ? (enum llane_algorithm)(algorithm - 1)
                       : bytes <= one_shot ? LLANE_ONE_SHOT
                                           : LLANE_TWO_SHOT;
 }
@@ -137,7 +161,7 @@ static void choose_width(const struct llane_route_limits *limits, uint64_t bytes
     if (plan->algorithm != LLANE_ONE_SHOT) {
         packets = divide_up(packets, limits->n_ranks);
     }
-    uint32_t threads = row_of(limits->n_ranks)->n_threads;
+    uint32_t threads = row_of(limits)->n_threads;
     if (packets <= LLANE_MIN_THREADS) {
         threads = LLANE_MIN_THREADS;
     } else if (packets > (uint64_t)BLOCKS_WIDE * threads) {
@@ -199,7 +223,7 @@ static uint64_t ring_packets(uint64_t message, uint32_t n_ranks)
 /* Forced by name, every algorithm has to be able to carry every size. */
 uint64_t llane_route_slot_bytes(const struct llane_route_limits *limits, enum llane_packet packet)
 {
-    const struct row *row = row_of(limits->n_ranks);
+    const struct row *row = first_row_of(rows, limits->n_ranks);
     uint64_t max = limits->max_bytes ? limits->max_bytes : 1;
     uint64_t one_shot = packet == LLANE_LL ? row->integer_one_shot : row->sentinel_one_shot;
     if (limits->algorithm == 1 + LLANE_ONE_SHOT || one_shot > max) {
@@ -213,4 +237,12 @@ uint64_t llane_route_slot_bytes(const struct llane_route_limits *limits, enum ll
     }
     uint64_t grain = 2ull * LLANE_STRIPE_BYTES;
     return divide_up(packets * LLANE_PACKET_BYTES, grain) * grain;
+}
+
+/* n_ranks shards, rounded up, whatever the algorithm. */
+uint64_t llane_route_shared_slot_bytes(const struct llane_route_limits *limits,
+                                       enum llane_packet packet)
+{
+    uint64_t packets = divide_up(limits->max_bytes, payload_bytes(packet)) + limits->n_ranks;
+    return divide_up(packets * LLANE_PACKET_BYTES, LLANE_STRIPE_BYTES) * LLANE_STRIPE_BYTES;
 }

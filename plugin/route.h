@@ -15,6 +15,8 @@
 /* Widths of a block whose capacity is told apart: LLANE_MIN_THREADS << w threads. A block of another
  * width counts as one of the next. */
 enum { LLANE_N_WIDTHS = 4 };
+/* LLANE_MEMORY. */
+enum llane_memory_mode { LLANE_MEMORY_AUTO, LLANE_MEMORY_P2P_ALONE, LLANE_MEMORY_HOST_ALONE };
 
 /* Agreed by all ranks at set-up. The first group is rank 0's configuration. */
 struct llane_route_limits {
@@ -24,10 +26,12 @@ struct llane_route_limits {
     uint32_t n_blocks, n_threads; /* 0: by size */
     uint32_t sleeps;              /* between two looks of a poll loop */
     uint32_t ab;                  /* enum llane_ab_mode */
+    uint32_t memory_mode;         /* enum llane_memory_mode */
 
     uint32_t n_ranks, max_blocks;
     uint32_t
         fit[LLANE_N_WIDTHS]; /* blocks of each width that fit beside the other ranks' on a GPU */
+    uint32_t has_host_pairs; /* some ranks reach each other through host memory alone */
     uint32_t has_float8; /* every rank's GPU is of compute capability 9.0 or later, as NCCL asks */
 };
 
@@ -76,5 +80,8 @@ const char *llane_plan_text(const struct llane_plan *plan);
 
 /* Bytes of a slot's generation that the largest call of a packet family needs. */
 uint64_t llane_route_slot_bytes(const struct llane_route_limits *limits, enum llane_packet packet);
+/* The same for a slot in host memory. */
+uint64_t llane_route_shared_slot_bytes(const struct llane_route_limits *limits,
+                                       enum llane_packet packet);
 
 #endif

@@ -34,16 +34,26 @@ static int go_live(struct llane_setup *s, uint64_t *number_out)
     return 0;
 }
 
+static const char *memory_text(const struct llane_setup *s)
+{
+    uint32_t n_peers = 0;
+    for (int r = 0; r < s->comm->n_ranks; r++) {
+        n_peers += (uint32_t)__builtin_popcount(llane_setup_peers_of(s, r));
+    }
+    if (s->lane->limits.has_host_pairs) {
+        return n_peers ? "peer memory, some pairs over host memory" : "host memory";
+    }
+    return llane_setup_ranks_on_gpu_of(s, s->comm->rank) == (uint32_t)s->comm->n_ranks
+               ? "device memory of one GPU"
+               : "peer memory";
+}
+
 static void log_active(const struct llane_setup *s, const struct llane_lane *lane, uint64_t number)
 {
     LLANE_INFO("rank %d of %d: active from all-reduce %" PRIu64 " over %s, %" PRIu64 " to %" PRIu64
                " bytes, at most %u blocks, %" PRIu64 " KiB of staging memory",
-               s->comm->rank, s->comm->n_ranks, number,
-               llane_setup_ranks_on_gpu_of(s, s->comm->rank) == (uint32_t)s->comm->n_ranks
-                   ? "device memory of one GPU"
-                   : "peer memory",
-               lane->limits.min_bytes, lane->limits.max_bytes, lane->limits.max_blocks,
-               lane->staging->bytes >> 10);
+               s->comm->rank, s->comm->n_ranks, number, memory_text(s), lane->limits.min_bytes,
+               lane->limits.max_bytes, lane->limits.max_blocks, lane->staging->bytes >> 10);
 }
 
 static void finish(struct llane_setup *s, enum llane_inactive_reason reason)

@@ -75,6 +75,7 @@ static struct llane_route_limits configured_limits(void)
         .packet = (uint32_t)config->packet,
         .sleeps = config->poll != 0,
         .chunk_bytes = config->chunk_bytes,
+        .memory_mode = (uint32_t)config->memory,
         .n_blocks = (uint32_t)config->blocks,
         .n_threads = whole_warps((uint32_t)config->threads),
         .ab = (uint32_t)config->ab,
@@ -162,6 +163,7 @@ static int is_sane(const struct llane_route_limits *limits)
 {
     return limits->max_bytes <= LLANE_MAX_BYTES_MOST && limits->algorithm <= LLANE_N_ALGORITHMS &&
            limits->packet <= LLANE_N_PACKETS && limits->sleeps <= 1 &&
+           limits->memory_mode <= LLANE_MEMORY_HOST_ALONE &&
            limits->chunk_bytes <= LLANE_MAX_BYTES_MOST && limits->n_blocks <= LLANE_MAX_BLOCKS &&
            limits->n_threads <= LLANE_MAX_THREADS && limits->n_threads % 32 == 0 &&
            limits->ab < LLANE_AB_N_MODES &&
@@ -177,11 +179,11 @@ static enum llane_inactive_reason adopt_limits(struct llane_setup *s)
         return LLANE_INACTIVE_RECORD;
     }
     if (memcmp(&agreed, mine, sizeof agreed) != 0) {
-        LLANE_WARN("rank %d: LLANE_MIN_BYTES=%" PRIu64 " LLANE_MAX_BYTES=%" PRIu64
-                   " (or algorithm, packets, blocks, threads, poll, chunk, A/B) here differ from "
-                   "rank 0's, whose %" PRIu64 " and %" PRIu64 " hold for its communicator",
-                   s->comm->rank, mine->min_bytes, mine->max_bytes, agreed.min_bytes,
-                   agreed.max_bytes);
+        LLANE_WARN(
+            "rank %d: LLANE_MIN_BYTES=%" PRIu64 " LLANE_MAX_BYTES=%" PRIu64
+            " (or memory, algorithm, packets, blocks, threads, poll, chunk, A/B) here differ from "
+            "rank 0's, whose %" PRIu64 " and %" PRIu64 " hold for its communicator",
+            s->comm->rank, mine->min_bytes, mine->max_bytes, agreed.min_bytes, agreed.max_bytes);
     }
     agreed.n_ranks = (uint32_t)s->comm->n_ranks;
     agreed.has_float8 = 1;
@@ -189,7 +191,9 @@ static enum llane_inactive_reason adopt_limits(struct llane_setup *s)
         agreed.has_float8 &= s->identity[r].gpu.cc_major >= 9;
     }
     for (int p = 0; p < LLANE_N_PACKETS; p++) {
-        s->slot_bytes[p] = llane_route_slot_bytes(&agreed, (enum llane_packet)p);
+        s->slot_bytes[p] = agreed.memory_mode == LLANE_MEMORY_HOST_ALONE
+                               ? 2ull * LLANE_STRIPE_BYTES
+                               : llane_route_slot_bytes(&agreed, (enum llane_packet)p);
     }
     s->lane->limits = agreed;
     return LLANE_INACTIVE_NONE;
@@ -222,6 +226,7 @@ static enum llane_inactive_reason load_kernels(struct llane_setup *s,
         for (int a = 0; a < LLANE_N_ALGORITHMS; a++) {
             for (int p = 0; p < LLANE_N_PACKETS && !err; p++) {
                 err = load(s, llane_all_reduce_table[t][a][p], blocks_per_sm_out);
+                err = err ? err : load(s, llane_shared_table[t][a][p], blocks_per_sm_out);
             }
         }
     }
@@ -335,5 +340,6 @@ enum llane_inactive_reason llane_setup_run_steps(struct llane_setup *s)
     enum llane_inactive_reason reason = arrive(s);
     reason = reason ? reason : take_resources(s);
     reason = reason ? reason : llane_setup_map_peers(s, agree_on_width(s));
-    return reason ? reason : llane_setup_prove(s);
+    reason = reason ? reason : llane_setup_prove(s);
+    return reason || !s->lane->limits.has_host_pairs ? reason : llane_setup_use_host(s);
 }

@@ -1,7 +1,8 @@
 /*
  * setup_steps: what one rank does to give its communicator a lane: the steps on the board, each local
  * work and then a vote. setup_steps.c: who is where, configuration, kernels, geometry;
- * setup_memory.c: memory, and proof that what one rank writes another one reads.
+ * setup_memory.c: memory, and proof that what one rank writes another one reads; setup_host.c: the same
+ * over host memory, for pairs of ranks that have no other.
  *
  * Owns: one set-up's state, a struct llane_setup. Threads: set-up's helper thread, to which the struct
  * belongs. Blocking: until all ranks have voted, or the communicator ends.
@@ -13,9 +14,38 @@
 
 #include "comm.h"
 #include "peers.h"
+#include "probe.h"
+#include "staging_host.h"
 
-/* Steps on the board after arrival; each ends with a verdict that all ranks read. */
-enum { LLANE_SETUP_RESOURCES = LLANE_BOARD_ARRIVAL + 1, LLANE_SETUP_PEERS, LLANE_SETUP_PROBE };
+/* Steps on the board after arrival; each ends with a verdict that all ranks read. Those of host memory
+ * are taken where a pair needs it. */
+enum {
+    LLANE_SETUP_RESOURCES = LLANE_BOARD_ARRIVAL + 1,
+    LLANE_SETUP_PEERS,
+    LLANE_SETUP_PROBE,
+    LLANE_SETUP_HOST_MEMORY,
+    LLANE_SETUP_HOST_PINNED,
+    LLANE_SETUP_HOST_PROBE,
+};
+
+/* What keeps a pair of ranks from peer memory, seen by one of them; X(name, what it says of the other). */
+#define LLANE_PAIR_TROUBLES(X)                                                                     \
+    X(NONE, "")                                                                                    \
+    X(ASKED, "LLANE_MEMORY=host")                                                                  \
+    X(OPEN, "its memory does not open")                                                            \
+    X(MISSING, "its writes do not arrive")                                                         \
+    X(WRONG, "its writes arrive damaged")
+enum llane_pair_trouble {
+#define LLANE_PAIR_TROUBLE_MEMBER(name, text) LLANE_PAIR_##name,
+    LLANE_PAIR_TROUBLES(LLANE_PAIR_TROUBLE_MEMBER)
+#undef LLANE_PAIR_TROUBLE_MEMBER
+        LLANE_N_PAIR_TROUBLES
+};
+
+/* What it tells with its votes on LLANE_SETUP_PEERS and LLANE_SETUP_PROBE. */
+struct llane_setup_pairs {
+    uint8_t trouble[LLANE_MAX_RANKS]; /* enum llane_pair_trouble with each rank */
+};
 
 /* What a rank tells with its arrival. */
 struct llane_setup_identity {
@@ -40,7 +70,9 @@ struct llane_setup {
     enum llane_inactive_reason readiness; /* of this rank's GPU */
     struct llane_setup_identity identity[LLANE_MAX_RANKS];
     struct llane_setup_resources resources[LLANE_MAX_RANKS];
-    uint8_t *bases[LLANE_MAX_RANKS];
+    struct llane_setup_pairs pairs[LLANE_MAX_RANKS];
+    uint8_t *bases[LLANE_MAX_RANKS]; /* NULL: not mapped */
+    struct llane_staging_host host;
     uint64_t slot_bytes[LLANE_N_PACKETS];
 };
 
@@ -65,5 +97,27 @@ enum llane_inactive_reason llane_setup_map_peers(struct llane_setup *s,
                                                  enum llane_inactive_reason reason);
 /* What is written arrives; slots are armed and the lane's arguments complete; one verdict. */
 enum llane_inactive_reason llane_setup_prove(struct llane_setup *s);
+
+/* Ranks, a bit each, that `rank` reaches through peer memory and that reach it so. */
+uint32_t llane_setup_peers_of(const struct llane_setup *s, int rank);
+/* All others but these. */
+uint32_t llane_setup_host_peers_of(const struct llane_setup *s, int rank);
+
+/* The results are there unless it returns a reason, which it has logged. */
+enum llane_inactive_reason llane_setup_run_probe(struct llane_setup *s,
+                                                 const struct llane_probe *probe,
+                                                 uint32_t results_out[LLANE_MAX_RANKS]);
+
+/* The lane's arguments, as far as memory is there. Before a vote: whoever sees the switch confirmed
+ * sees them. */
+void llane_setup_fill_args(struct llane_setup *s);
+
+/* After a failure: a kernel of ours may still run. The event tells when it has ended, the word ends it. */
+void llane_setup_give_up(struct llane_setup *s);
+
+/* ---- setup_host.c ---- */
+
+/* Memory, pinning and proof for the pairs that need it; a verdict each. */
+enum llane_inactive_reason llane_setup_use_host(struct llane_setup *s);
 
 #endif

@@ -111,7 +111,7 @@ static struct llane_staging *exhume(int device, uint64_t bytes)
     return found;
 }
 
-static int reserve(uint64_t bytes, uint64_t max_total_bytes)
+int llane_staging_reserve(uint64_t bytes, uint64_t max_total_bytes)
 {
     pthread_mutex_lock(&lock);
     int fits = bytes <= max_total_bytes && total_bytes <= max_total_bytes - bytes;
@@ -134,7 +134,7 @@ static int allocate(int device, uint64_t bytes, uint64_t max_total_bytes,
                     struct llane_staging **out)
 {
     struct llane_staging *s = calloc(1, sizeof *s);
-    int err = s ? reserve(bytes, max_total_bytes) : LLANE_ENOMEM;
+    int err = s ? llane_staging_reserve(bytes, max_total_bytes) : LLANE_ENOMEM;
     if (err) {
         goto undo_struct;
     }
@@ -145,8 +145,8 @@ static int allocate(int device, uint64_t bytes, uint64_t max_total_bytes,
         goto undo_reserve;
     }
     s->base = base;
-    if ((err = llane_gpu_ipc_export(base, &s->handle)) ||
-        (err = llane_gpu_host_alloc(sizeof(struct llane_mapped), &host, &mapped_device)) ||
+    s->is_exported = !llane_gpu_ipc_export(base, &s->handle);
+    if ((err = llane_gpu_host_alloc(sizeof(struct llane_mapped), &host, &mapped_device)) ||
         (err = llane_gpu_stream_create(&s->look_stream)) ||
         (err = llane_gpu_event_create(0, &s->last_probe))) {
         goto undo_struct;

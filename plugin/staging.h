@@ -31,7 +31,8 @@ struct llane_staging {
     uint8_t *base; /* device memory of `device`, zeroed when taken */
     uint64_t bytes;
     int device;
-    struct llane_gpu_ipc_handle handle;
+    struct llane_gpu_ipc_handle handle; /* if it could be exported */
+    int is_exported;
     struct llane_mapped *mapped, *mapped_device;
     struct CUstream_st *look_stream; /* for the watch's copies, which must not wait for a kernel */
     struct CUevent_st *last_probe;
@@ -72,7 +73,9 @@ void llane_staging_bury(struct llane_staging *staging, struct llane_board *board
  * all ranks' have. For helper threads: it asks the GPU, in relaxed capture mode. */
 void llane_staging_collect(void);
 
-/* Device memory taken by this process so far. */
+/* Memory taken by this process so far. */
 uint64_t llane_staging_total_bytes(void);
+/* Memory of another kind that counts as well, for good; LLANE_ENOMEM beyond the cap. */
+int llane_staging_reserve(uint64_t bytes, uint64_t max_total_bytes);
 
 #endif

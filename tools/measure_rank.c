@@ -104,6 +104,7 @@ static int prepare(struct rank *r)
     struct llane_remote_memory *memory = &r->shared->gpus[r->rank].memory;
     *memory = (struct llane_remote_memory){.address = (uint64_t)(uintptr_t)r->staging->base,
                                            .device = r->rank,
+                                           .is_exported = r->staging->is_exported,
                                            .handle = r->staging->handle};
     return llane_address_space_self(&memory->owner) ? measure_fail(r->shared, "no randomness") : 0;
 }
@@ -117,7 +118,8 @@ static void open_peers(struct rank *r)
         }
         if (llane_peers_map(&r->shared->gpus[p].memory, r->rank, &r->peers[p])) {
             r->peers[p] = NULL;
-            snprintf(pair->why, sizeof pair->why, "%.79s", llane_gpu_error());
+            snprintf(pair->why, sizeof pair->why, "%.79s",
+                     r->shared->gpus[p].memory.is_exported ? llane_gpu_error() : "not exported");
             for (char *c = pair->why; *c; c++) {
                 *c = *c == '\n' ? ' ' : *c;
             }
@@ -142,18 +144,16 @@ static int zero(const struct rank *r)
 static int probe(const struct rank *r, int peer, int is_first, uint64_t nonce)
 {
     const _Atomic int never = 0;
-    uint8_t *bases[2] = {is_first ? r->staging->base : r->peers[peer],
-                         is_first ? r->peers[peer] : r->staging->base};
-    int other = is_first ? 1 : 0, bad_peer;
-    uint32_t result;
-    int err = llane_probe_run(r->staging, bases, is_first ? 0 : 1, 2, nonce, r->stream, &never,
-                              &bad_peer, &result);
-    if (err == LLANE_EGPU) {
+    int self = is_first ? 0 : 1, other = 1 - self;
+    uint32_t results[LLANE_MAX_RANKS] = {0};
+    struct llane_probe how = {
+        .staging = r->staging, .peers = 1u << other, .rank = self, .n_ranks = 2, .nonce = nonce};
+    how.send[other] = llane_staging_probe_area(r->peers[peer], (uint32_t)self);
+    how.recv[other] = llane_staging_probe_area(r->staging->base, (uint32_t)other);
+    if (llane_probe_run(&how, r->stream, &never, results) == LLANE_EGPU) {
         return gpu_failed(r, "probe");
     }
-    /* Pairs with the check kernel's store; the stream was awaited. */
-    r->shared->pairs[peer][r->rank].probe =
-        __atomic_load_n(&r->staging->mapped->probe_result[other], __ATOMIC_ACQUIRE);
+    r->shared->pairs[peer][r->rank].probe = results[other];
     return 0;
 }
 

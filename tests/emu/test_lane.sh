@@ -138,7 +138,7 @@ nccl partial__one_rank_disabled__others_go_on 3 "lane not live yet" -e 2:LLANE_E
 nccl partial__LLANE_WAIT_and_no_llane_on_one_rank__ends_by_its_deadline 3 "no verdict within 300 ms" \
     -u 1:NCCL_TUNER_PLUGIN -e '*:LLANE_WAIT_TIMEOUT_MS=300' -- --counts 9
 nccl failure__peer_memory_does_not_open_on_one_rank__all_inactive 3 "a peer's memory does not open" \
-    -e 1:EMU_FAIL=ipc_open -- --counts 9 # cases.md 8
+    -e 1:EMU_FAIL=ipc_open -e '*:LLANE_MEMORY=p2p' -- --counts 9 # cases.md 8
 [ "$(grep -c "inactive: a peer's memory does not open" "$out")" = 3 ]
 report $? failure__peer_memory_does_not_open_on_one_rank__reason_on_all
 nccl failure__kernel_does_not_load_on_one_rank__all_inactive 3 "a kernel does not load" \
@@ -147,12 +147,12 @@ nccl failure__gpu_does_not_answer_on_one_rank__all_inactive 3 "a rank's GPU does
     -e 1:EMU_FAIL=identify -- --counts 9
 [ "$(grep -c "inactive: a rank's GPU does not answer" "$out")" = 3 ]
 report $? failure__gpu_does_not_answer_on_one_rank__reason_on_all
-nccl failure__memory_is_not_exported_on_one_rank__all_inactive 3 "no device memory for staging" \
-    -e 2:EMU_FAIL=ipc_export -- --counts 9
+nccl failure__no_device_memory_on_one_rank__all_inactive 3 "no device memory for staging" \
+    -e 2:EMU_FAIL=host_alloc -- --counts 9
 nccl failure__staging_cap__all_inactive 3 "LLANE_MAX_STAGING reached" -e 0:LLANE_MAX_STAGING=1M -- --counts 9
 for fault in mirror drop flip; do # cases.md 1, 2, 3
     nccl "failure__${fault}_from_one_peer__probe_refuses_on_all" 3 "the probe of peer memory failed" \
-        -e "*:EMU_FAULTS=$fault:1>0" -e '*:LLANE_PROBE_TIMEOUT_MS=500' -- --counts 9,300
+        -e '*:LLANE_MEMORY=p2p' -e "*:EMU_FAULTS=$fault:1>0" -e '*:LLANE_PROBE_TIMEOUT_MS=500' -- --counts 9,300
     [ "$(grep -c 'inactive: the probe of peer memory failed' "$out")" = 3 ]
     report $? "failure__${fault}_from_one_peer__reason_on_all"
 done

@@ -73,7 +73,7 @@ static const struct emu_tlb_entry *look_up(struct emu_worker *worker, const void
         if (!region->imported && !emu_peer_is_enabled(worker->device, region->owner))
             emu_die("a kernel of device %d touched memory of device %d: peer access is not enabled",
                     worker->device, region->owner);
-        faults = emu_config()->faults[worker->device][region->owner];
+        faults = emu_config()->faults[worker->device][region->owner] & ~(uint32_t)EMU_FAULT_NO_PEER;
     }
     entry->page = page;
     entry->region = region;
@@ -157,6 +157,11 @@ static bool store_faulty(struct emu_worker *worker, const struct emu_tlb_entry *
                store->bytes < 8 ? store->bytes : 8);
         if (store->bytes == 16)
             *shadow_word(entry->region, worker->device, (uint64_t *)store->to + 1) = store->high;
+        return true;
+    }
+    if ((faults & EMU_FAULT_TORN) && store->bytes == 16 &&
+        emu_random(&worker->random) % FLIP_RARITY == 0) {
+        store_half(store->to, store->low);
         return true;
     }
     if ((faults & EMU_FAULT_FLIP) && emu_random(&worker->random) % FLIP_RARITY == 0) {

@@ -15,6 +15,9 @@ static _Thread_local int current_device;
 
 /* Bit `to` of word `from`: llane_gpu_peer_enable() was called; relaxed, pairs with itself. */
 static uint32_t peers_enabled[EMU_MAX_DEVICES];
+/* The same, and memory of `to` was opened; under peers_lock. */
+static uint32_t peers_open[EMU_MAX_DEVICES];
+static pthread_mutex_t peers_lock = PTHREAD_MUTEX_INITIALIZER;
 
 int emu_error(const char *format, ...)
 {
@@ -112,13 +115,17 @@ static void parse_devices(void)
     }
 }
 
-/* "*" or a number of a physical device; returns the text after it, NULL when malformed. */
+/* "*", "host" or a number of a physical device; returns the text after it, NULL when malformed. */
 static const char *parse_end(const char *text, int *first, int *last)
 {
     if (*text == '*') {
         *first = 0;
         *last = EMU_MAX_DEVICES - 1;
         return text + 1;
+    }
+    if (strncmp(text, "host", 4) == 0) {
+        *first = *last = EMU_HOST;
+        return text + 4;
     }
     char *end;
     long number = strtol(text, &end, 10);
@@ -134,17 +141,16 @@ static bool parse_fault(const char *text)
     static const struct {
         const char *name;
         enum emu_fault_kind kind;
-    } kinds[] = {{"mirror:", EMU_FAULT_MIRROR},
-                 {"drop:", EMU_FAULT_DROP},
-                 {"delay_us:", EMU_FAULT_DELAY},
-                 {"flip:", EMU_FAULT_FLIP}};
+    } kinds[] = {{"mirror:", EMU_FAULT_MIRROR},  {"drop:", EMU_FAULT_DROP},
+                 {"delay_us:", EMU_FAULT_DELAY}, {"flip:", EMU_FAULT_FLIP},
+                 {"torn:", EMU_FAULT_TORN},      {"no_peer:", EMU_FAULT_NO_PEER}};
     for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
         size_t length = strlen(kinds[i].name);
         if (strncmp(text, kinds[i].name, length) != 0)
             continue;
         int from_first, from_last, to_first, to_last;
         const char *p = parse_end(text + length, &from_first, &from_last);
-        if (!p || *p != '>')
+        if (!p || *p != '>' || from_last == EMU_HOST)
             return false;
         p = parse_end(p + 1, &to_first, &to_last);
         if (!p || (kinds[i].kind == EMU_FAULT_DELAY) != (*p == '='))
@@ -192,7 +198,7 @@ static void parse_fail(void)
 {
     static const char known[] =
         ",device_count,device_set,identify,malloc,ipc_export,ipc_open,peer_"
-        "enable,host_alloc,memset,"
+        "enable,host_alloc,host_register,memset,"
         "memcpy,stream_create,event_create,event_record,event_query,wait_"
         "event,capture_wait_external,"
         "capture_record_external,capture_record_extend,capture_retain,primary,launch,kernel_load,";
@@ -210,7 +216,8 @@ static void parse_fail(void)
 
 static void parse_environment(void)
 {
-    const char *seed = getenv("EMU_SEED");
+    const char *seed = getenv("EMU_SEED"), *peers = getenv("EMU_MAX_PEERS");
+    config.max_peers = peers ? atoi(peers) : EMU_MAX_DEVICES;
     config.seed = seed ? strtoull(seed, NULL, 0) : 1;
     parse_devices();
     parse_faults();
@@ -280,6 +287,8 @@ int llane_gpu_identify(int device, struct llane_gpu_identity *out)
     out->cc_major = cc ? atoi(cc) / 10 : 9;
     out->cc_minor = cc ? atoi(cc) % 10 : 0;
     out->n_sms = 8;
+    const char *nodes = getenv("EMU_NODES"); /* "0011": devices 2 and 3 hang off node 1 */
+    out->numa_node = nodes && physical < (int)strlen(nodes) ? nodes[physical] - '0' : -1;
     snprintf(out->pci, sizeof out->pci, "0000:%02x:00.0", (unsigned)physical + 1);
     return 0;
 }
@@ -301,12 +310,31 @@ void emu_set_current_device(int device)
     current_device = device;
 }
 
+int emu_peer_open(const char *call, int to)
+{
+    int from = config.physical[current_device], can = 0;
+    if (config.faults[from][to] & EMU_FAULT_NO_PEER)
+        return emu_error("%s: peer access is not supported between devices %d and %d", call, from,
+                         to);
+    pthread_mutex_lock(&peers_lock);
+    if (from != to && !(peers_open[from] >> to & 1U)) {
+        can = __builtin_popcount(peers_open[from]) < config.max_peers;
+        peers_open[from] |= (uint32_t)can << to;
+    } else {
+        can = 1;
+    }
+    pthread_mutex_unlock(&peers_lock);
+    return can ? 0 : emu_error("%s: peer mapping resources exhausted (too many peers)", call);
+}
+
 int llane_gpu_peer_enable(int peer_device)
 {
     if (emu_check_fail("peer_enable") || check_device(current_device) || check_device(peer_device))
         return LLANE_EGPU;
     if (peer_device == current_device)
         return emu_error("device %d is no peer of itself", peer_device);
+    if (emu_peer_open("peer_enable", config.physical[peer_device]))
+        return LLANE_EGPU;
     __atomic_fetch_or(&peers_enabled[config.physical[current_device]],
                       1U << config.physical[peer_device], __ATOMIC_RELAXED);
     return 0;

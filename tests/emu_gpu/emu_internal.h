@@ -24,7 +24,8 @@
 #include "emu.h"
 #pragma GCC visibility pop
 
-enum { EMU_MAX_DEVICES = 16 };
+/* EMU_HOST: as an owner of memory, registered host memory. */
+enum { EMU_MAX_DEVICES = 16, EMU_HOST = EMU_MAX_DEVICES };
 
 /* ---- emu_device.c ---- */
 
@@ -32,7 +33,9 @@ enum emu_fault_kind {
     EMU_FAULT_MIRROR = 1,
     EMU_FAULT_DROP = 2,
     EMU_FAULT_DELAY = 4,
-    EMU_FAULT_FLIP = 8
+    EMU_FAULT_FLIP = 8,
+    EMU_FAULT_TORN = 16,   /* one half of a 16-byte store is lost, now and then */
+    EMU_FAULT_NO_PEER = 32 /* the device cannot reach the other one at all */
 };
 
 struct emu_config {
@@ -40,8 +43,10 @@ struct emu_config {
     int physical[EMU_MAX_DEVICES]; /* of visible device i */
     uint64_t seed;
     bool has_faults;
-    uint8_t faults[EMU_MAX_DEVICES][EMU_MAX_DEVICES]; /* [source][destination], physical */
-    uint32_t delay_us[EMU_MAX_DEVICES][EMU_MAX_DEVICES];
+    /* [source][destination], physical; EMU_HOST is a destination too. */
+    uint8_t faults[EMU_MAX_DEVICES][EMU_MAX_DEVICES + 1];
+    uint32_t delay_us[EMU_MAX_DEVICES][EMU_MAX_DEVICES + 1];
+    int max_peers;  /* that a device can reach, as EMU_MAX_PEERS says */
     char fail[256]; /* EMU_FAIL with a comma at both ends */
 };
 
@@ -55,6 +60,9 @@ int emu_current_device(void);
 int emu_current_physical(void);
 /* For a stream's worker: fn(arg) of a host call sees the stream's device. */
 void emu_set_current_device(int device);
+/* Lets the current device reach physical device `to`; the error if the fault table or the limit of
+ * peers is against it. */
+int emu_peer_open(const char *call, int to);
 /* May kernels of device `from` touch memory of `to` (physical, both in this process)? */
 bool emu_peer_is_enabled(int from, int to);
 /* Ends the process with a message: what a GPU would answer with an illegal address. */
@@ -65,7 +73,7 @@ void emu_die(const char *format, ...) __attribute__((format(printf, 1, 2), noret
 struct emu_region {
     uint8_t *base;
     size_t bytes;
-    int owner;     /* physical device */
+    int owner;     /* physical device, or EMU_HOST */
     bool imported; /* another process's allocation */
     int fd;        /* own allocations */
     uint64_t inode;

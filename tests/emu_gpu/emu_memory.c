@@ -187,6 +187,8 @@ int llane_gpu_ipc_open(const struct llane_gpu_ipc_handle *bytes, void **out)
         return emu_error("ipc_open: not a handle");
     if (handle.pid == getpid())
         return emu_error("ipc_open: the handle was made by this very process");
+    if (emu_peer_open("ipc_open", handle.owner))
+        return LLANE_EGPU;
     if ((*out = find_imported(handle.inode)))
         return 0;
     char path[64];
@@ -229,4 +231,14 @@ int llane_gpu_host_alloc(size_t bytes, void **host_out, void **device_out)
         return emu_error("host_alloc of %zu bytes: %s", bytes, strerror(errno));
     *host_out = *device_out = p;
     return 0;
+}
+
+/* As device memory of nobody in particular: stores to it can be faulty. */
+int llane_gpu_host_register(void *host, size_t bytes, void **device_out)
+{
+    if (emu_current_physical() < 0 || emu_check_fail("host_register") ||
+        emu_check_unsafe("host_register"))
+        return LLANE_EGPU;
+    *device_out = host;
+    return add_region(host, round_up(bytes), EMU_HOST, true, -1, 0) ? LLANE_EGPU : 0;
 }
