@@ -213,6 +213,7 @@ static void probe_args(struct member *m, const struct probing *how, struct llane
         .timeout_ns = how->timeout_ns,
         .rank = m->rank,
         .n_ranks = m->team->n_ranks,
+        .peers = ((1u << m->team->n_ranks) - 1) & ~(1u << m->rank),
         .result = m->device_probe_result,
         .words = m->device_words,
     };
