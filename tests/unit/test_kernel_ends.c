@@ -242,6 +242,7 @@ static void member_probe(struct member *m, void *arg)
         args.send[m->rank] = args.send[as]; /* whose own entry is not used */
         args.send[as] = own;
         args.rank = as;
+        args.peers = ((1u << m->team->n_ranks) - 1) & ~(1u << as);
     }
     launch.kernel = llane_kernel_table[LLANE_KERNEL_PROBE_SEND];
     if (m->rank != how->lazy)
