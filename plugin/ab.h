@@ -19,7 +19,7 @@ struct CUstream_st;
 struct llane_ab;
 struct llane_ab_pair;
 
-enum llane_ab_mode { LLANE_AB_OFF, LLANE_AB_ALTERNATE, LLANE_AB_N_MODES };
+enum llane_ab_mode { LLANE_AB_OFF, LLANE_AB_ALTERNATE, LLANE_AB_SHADOW, LLANE_AB_N_MODES };
 enum llane_ab_path { LLANE_AB_LANE, LLANE_AB_NCCL, LLANE_AB_N_PATHS };
 
 struct llane_ab_summary {

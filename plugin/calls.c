@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "backoff.h"
+#include "calls_ab.h"
 #include "comm.h"
 #include "config.h"
 #include "err.h"
@@ -109,17 +110,6 @@ static int begin_number(struct llane_comm *comm, uint64_t number)
     return 1;
 }
 
-/*
- * LLANE_AB=alternate. A graph's calls are all the lane's: it would replay one turn for ever. Whether a
- * call is captured is the same on all ranks, as its number is.
- */
-static int is_nccls_turn(const struct llane_lane *lane, uint64_t number, cudaStream_t stream)
-{
-    uint64_t capture = 0;
-    return lane->limits.ab == LLANE_AB_ALTERNATE && llane_ab_turn(number) == LLANE_AB_NCCL &&
-           !(stream && !llane_gpu_capture_id(stream, &capture) && capture);
-}
-
 /* The call's number is n_all_reduces when this returns. The lock is held. */
 static enum llane_route route_call(struct llane_comm *comm, struct llane_operation *operation)
 {
@@ -137,8 +127,8 @@ static enum llane_route route_call(struct llane_comm *comm, struct llane_operati
     }
     enum llane_route route =
         llane_route_choose(&lane->limits, operation->count, operation->datatype, operation->op);
-    return route == LLANE_ROUTE_LANE && is_nccls_turn(lane, number, operation->stream)
-               ? LLANE_ROUTE_AB_TURN
+    return route == LLANE_ROUTE_LANE && lane->limits.ab != LLANE_AB_OFF
+               ? llane_calls_ab_route(lane, number, operation->stream)
                : route;
 }
 
@@ -170,30 +160,6 @@ static ncclResult_t to_nccl(const struct llane_nccl *nccl, ncclComm_t comm,
                ? llane_place_leave(&place, nccl->AllReduce(o->in, o->out, o->count, o->datatype,
                                                            o->op, comm, o->stream))
                : result;
-}
-
-/* NCCL's turn by LLANE_AB, timed where it is no part of a group. */
-static ncclResult_t take_turn(struct llane_comm *comm, ncclComm_t handle,
-                              const struct llane_operation *operation)
-{
-    struct llane_operation o = *operation;
-    struct llane_place place;
-    ncclResult_t result = llane_place_take(&place, comm->nccl, handle, o.stream);
-    if (result != ncclSuccess) {
-        return result;
-    }
-    pthread_mutex_lock(&comm->lock);
-    struct llane_lane *lane = llane_comm_live_lane(comm); /* NULL: it was ended meanwhile */
-    o.is_grouped = llane_group_is_open(comm->nccl);
-    struct llane_ab_pair *pair = lane ? llane_lane_ab_begin(lane, &o) : NULL;
-    pthread_mutex_unlock(&comm->lock);
-    result = comm->nccl->AllReduce(o.in, o.out, o.count, o.datatype, o.op, handle, o.stream);
-    if (result == ncclSuccess && lane) {
-        llane_lane_ab_end(lane, pair, o.stream);
-    } else {
-        llane_ab_cancel(pair, result == ncclInProgress); /* NCCL launches that later */
-    }
-    return llane_place_leave(&place, result);
 }
 
 static void meet_and_wait(struct llane_comm *comm)
@@ -259,8 +225,9 @@ static ncclResult_t all_reduce(struct llane_comm *comm, ncclComm_t handle,
     comm->stats.n_errors += route == LLANE_ROUTE_LANE && result != ncclSuccess;
     pthread_mutex_unlock(&comm->lock);
     if (route != LLANE_ROUTE_LANE) {
-        result = route == LLANE_ROUTE_AB_TURN ? take_turn(comm, handle, operation)
-                                              : to_nccl(comm->nccl, handle, operation);
+        result = route == LLANE_ROUTE_AB_TURN || route == LLANE_ROUTE_AB_SHADOW
+                     ? llane_calls_ab(comm, handle, operation, route)
+                     : to_nccl(comm->nccl, handle, operation);
     }
     if (llane_is_refused(result) && route != LLANE_ROUTE_LANE) {
         count_error(comm);

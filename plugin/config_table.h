@@ -57,9 +57,10 @@
     X(graph_order, GRAPH_ORDER, BOOL, 1, 0, 1, "",                                                 \
       "0: captured all-reduces are not ordered against eager ones and other graphs of their "      \
       "communicator, which saves two nodes a graph. For programs that use one stream.")            \
-    X(ab, AB, WORD, 0, 0, 1, "off alternate",                                                      \
+    X(ab, AB, WORD, 0, 0, 2, "off alternate shadow",                                               \
       "alternate: eager calls that the lane could carry take the lane and NCCL in turns, both "    \
-      "timed; the report says what the lane saved. Rank 0's value holds for its communicator.")    \
+      "timed; the report says what the lane saved. shadow: NCCL carries them, the lane works "     \
+      "beside it, and results are compared. Rank 0's value holds for its communicator.")           \
     X(report_signal, REPORT_SIGNAL, WORD, 0, 0, 4, "none HUP QUIT USR1 USR2",                      \
       "A signal on which the reports of LLANE_STATS and LLANE_AB go to stderr, where the program " \
       "has no action of its own for it.")                                                          \

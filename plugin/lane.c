@@ -129,6 +129,27 @@ void llane_lane_ab_end(struct llane_lane *lane, struct llane_ab_pair *pair, cuda
     }
 }
 
+int llane_lane_shadow_input(struct llane_lane *lane, const struct llane_operation *operation)
+{
+    int previous;
+    if (enter(lane, &previous)) {
+        return -1;
+    }
+    int input = llane_shadow_copy_input(lane->shadow, operation);
+    (void)leave(lane, previous, 0);
+    return input;
+}
+
+int llane_lane_shadow(struct llane_lane *lane, const struct llane_operation *operation, int input,
+                      int is_compared)
+{
+    int previous;
+    int err = enter(lane, &previous);
+    return err ? err
+               : leave(lane, previous,
+                       llane_shadow_launch(lane->shadow, lane, operation, input, is_compared));
+}
+
 uint32_t llane_lane_dead(const struct llane_lane *lane)
 {
     /* Pairs with the system-scope store of a kernel that gave up. */
@@ -146,6 +167,7 @@ void llane_lane_bury(struct llane_lane *lane)
     if (lane) {
         llane_staging_bury(lane->staging, lane->board, lane->rank);
         llane_ab_bury(lane->ab);
+        llane_shadow_bury(lane->shadow);
     }
     free(lane);
 }

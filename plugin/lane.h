@@ -14,6 +14,7 @@
 #include "nccl_abi.h"
 #include "order.h"
 #include "route.h"
+#include "shadow.h"
 #include "sizes.h"
 #include "staging.h"
 
@@ -26,7 +27,8 @@ struct llane_lane {
     struct llane_route_limits limits;
     int has_shared; /* this rank has pairs over host memory */
     uint64_t n_launched[LLANE_SIZE_BUCKETS][LLANE_N_ALGORITHMS][LLANE_N_PACKETS]; /* statistics */
-    struct llane_ab *ab; /* NULL: nothing is measured */
+    struct llane_ab *ab;         /* NULL: nothing is timed */
+    struct llane_shadow *shadow; /* NULL: nothing is compared */
     int device, rank;
 };
 
@@ -52,6 +54,11 @@ int llane_lane_is_busy(const struct llane_lane *lane);
 struct llane_ab_pair *llane_lane_ab_begin(struct llane_lane *lane,
                                           const struct llane_operation *operation);
 void llane_lane_ab_end(struct llane_lane *lane, struct llane_ab_pair *pair, cudaStream_t stream);
+
+/* LLANE_AB=shadow: before and after an operation that NCCL carries, see shadow.h. */
+int llane_lane_shadow_input(struct llane_lane *lane, const struct llane_operation *operation);
+int llane_lane_shadow(struct llane_lane *lane, const struct llane_operation *operation, int input,
+                      int is_compared);
 
 /* LLANE_DEAD_*: what a kernel of this lane found wrong, for good. */
 uint32_t llane_lane_dead(const struct llane_lane *lane);

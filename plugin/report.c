@@ -11,6 +11,7 @@
 #include "config.h"
 #include "gpu.h"
 #include "log.h"
+#include "shadow.h"
 #include "stats.h"
 
 enum { LOOK_MS = 10 };
@@ -30,6 +31,9 @@ static void collect(struct llane_comm *comm)
     struct llane_lane *lane = atomic_load_explicit(&comm->lane, memory_order_acquire);
     if (lane && lane->ab) {
         llane_ab_collect(lane->ab);
+    }
+    if (lane && lane->shadow) {
+        llane_shadow_collect(lane->shadow);
     }
 }
 

@@ -44,6 +44,8 @@ struct llane_route_limits {
     X(DATATYPE, "datatype not carried")                                                            \
     X(OPERATION, "operation not carried")                                                          \
     X(AB_TURN, "NCCL's turn by LLANE_AB")                                                          \
+    X(AB_SHADOW, "with the lane beside it by LLANE_AB")                                            \
+    X(AB_CAPTURED, "captured, under LLANE_AB=shadow")                                              \
     X(SETTING_UP, "lane not live yet")                                                             \
     X(INACTIVE, "no lane on this communicator")
 

@@ -236,16 +236,21 @@ static enum llane_inactive_reason load_kernels(struct llane_setup *s,
 /* What LLANE_AB measures with, on every rank or on none. */
 static enum llane_inactive_reason take_ab(struct llane_setup *s)
 {
-    if (s->lane->limits.ab == LLANE_AB_OFF) {
-        return LLANE_INACTIVE_NONE;
-    }
-    int err = llane_ab_create(s->comm->device, &s->lane->ab);
+    const struct llane_comm *comm = s->comm;
+    struct llane_lane *lane = s->lane;
+    int err = lane->limits.ab == LLANE_AB_ALTERNATE ? llane_ab_create(comm->device, &lane->ab)
+              : lane->limits.ab == LLANE_AB_SHADOW
+                  ? llane_shadow_create(comm->device, comm->rank, comm->n_ranks,
+                                        lane->limits.max_bytes, &lane->shadow)
+                  : 0;
     if (err) {
-        LLANE_INFO("rank %d: events for LLANE_AB: %s", s->comm->rank,
+        LLANE_INFO("rank %d: events and memory for LLANE_AB: %s", comm->rank,
                    err == LLANE_EGPU ? llane_gpu_error() : "out of memory");
         return LLANE_INACTIVE_STAGING;
     }
-    llane_report_start();
+    if (lane->limits.ab != LLANE_AB_OFF) {
+        llane_report_start();
+    }
     return LLANE_INACTIVE_NONE;
 }
 

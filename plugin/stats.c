@@ -41,12 +41,16 @@ static void take(struct llane_comm *comm, struct llane_stats_record *out)
     if (lane) {
         memcpy(out->launched, lane->n_launched, sizeof out->launched);
         out->has_ab = lane->ab != NULL;
+        out->has_shadow = lane->shadow != NULL;
     }
     if (is_locked) {
         pthread_mutex_unlock(&comm->lock);
     }
     if (out->has_ab) {
         llane_ab_summarize(lane->ab, &out->ab);
+    }
+    if (out->has_shadow) {
+        llane_shadow_summarize(lane->shadow, &out->shadow);
     }
 }
 
@@ -196,7 +200,7 @@ static const char *asked(void)
 static int has_report(const struct llane_comm *comm)
 {
     const struct llane_lane *lane = atomic_load_explicit(&comm->lane, memory_order_acquire);
-    return comm->n_ranks && (asked() || (lane && lane->ab));
+    return comm->n_ranks && (asked() || (lane && (lane->ab || lane->shadow)));
 }
 
 void llane_stats_print_now(struct llane_comm *comm)

@@ -163,8 +163,32 @@ static void print_ab_bucket(const struct llane_stats_record *r, int bucket, FILE
             llane_ab_saved_us(&r->ab, bucket) / 1000);
 }
 
+static void print_shadow(const struct llane_stats_record *r, FILE *file)
+{
+    uint64_t beyond = 0;
+    for (int b = 0; b < LLANE_SIZE_BUCKETS; b++) {
+        if (r->shadow.sizes[b].calls) {
+            fprintf(file, "llane ab: pid %d,   ", (int)getpid());
+            print_size(b, file);
+            fprintf(file,
+                    " bytes: %" PRIu64 " calls, %" PRIu64 " compared: %" PRIu64
+                    " the same in every bit, %" PRIu64 " up to rounding, %" PRIu64 " beyond it\n",
+                    r->shadow.sizes[b].calls, r->shadow.sizes[b].compared, r->shadow.sizes[b].same,
+                    r->shadow.sizes[b].within, r->shadow.sizes[b].beyond);
+            beyond += r->shadow.sizes[b].beyond;
+        }
+    }
+    fprintf(file,
+            "llane ab: pid %d rank %d/%d id %08" PRIx32 ": %" PRIu64
+            " results differ by more than rounding in all\n",
+            (int)getpid(), r->rank, r->n_ranks, r->id, beyond);
+}
+
 void llane_stats_print_ab(const struct llane_stats_record *r, FILE *file)
 {
+    if (r->has_shadow) {
+        print_shadow(r, file);
+    }
     double saved_us = 0;
     int is_any = 0;
     for (int b = 0; b < LLANE_SIZE_BUCKETS; b++) {
@@ -262,6 +286,25 @@ static void json_ab(const struct llane_stats_record *r, FILE *file)
     fputs("]", file);
 }
 
+static void json_shadow(const struct llane_stats_record *r, FILE *file)
+{
+    const char *comma = "";
+    fputs(",\n     \"shadow\": [", file);
+    for (int b = 0; b < LLANE_SIZE_BUCKETS; b++) {
+        if (r->shadow.sizes[b].calls) {
+            fprintf(file,
+                    "%s\n      {\"up_to_bytes\": %" PRIu64 ", \"calls\": %" PRIu64
+                    ", \"compared\": %" PRIu64 ", \"same\": %" PRIu64 ", \"within\": %" PRIu64
+                    ", \"beyond\": %" PRIu64 "}",
+                    comma, llane_size_most_bytes(b), r->shadow.sizes[b].calls,
+                    r->shadow.sizes[b].compared, r->shadow.sizes[b].same, r->shadow.sizes[b].within,
+                    r->shadow.sizes[b].beyond);
+            comma = ",";
+        }
+    }
+    fputs("]", file);
+}
+
 static void json_record(const struct llane_stats_record *r, FILE *file)
 {
     struct sum lane, nccl;
@@ -284,6 +327,9 @@ static void json_record(const struct llane_stats_record *r, FILE *file)
     fputs("]", file);
     if (r->has_ab) {
         json_ab(r, file);
+    }
+    if (r->has_shadow) {
+        json_shadow(r, file);
     }
     fprintf(file, "}%s\n", r->next ? "," : "");
 }

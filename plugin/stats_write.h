@@ -9,6 +9,7 @@
 #include <stdio.h>
 
 #include "ab.h"
+#include "shadow.h"
 #include "stats.h"
 
 /* What is reported of one communicator. */
@@ -19,8 +20,9 @@ struct llane_stats_record {
     int64_t setup_ms;
     struct llane_stats stats;
     uint64_t launched[LLANE_SIZE_BUCKETS][LLANE_N_ALGORITHMS][LLANE_N_PACKETS];
-    int has_ab;
+    int has_ab, has_shadow;
     struct llane_ab_summary ab;
+    struct llane_shadow_summary shadow;
 };
 
 /* A communicator's lines; the first is the one that other programs read. */

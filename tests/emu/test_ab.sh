@@ -78,6 +78,31 @@ right alternate__communicator_aborted__reported 2 -- --iters 8 --end abort
 run -u 0:LLANE_AB 3 "$programs/prog_allreduce" --counts 9 && ! grep -q 'llane ab' "$out" && grep -q "A/B) here differ from rank 0's" "$out"
 report $? alternate__on_other_ranks_than_0__off_and_said
 
+# ---- shadow ----
+# shadowed NAME N CLIENT_OPTIONS: results right and NCCL's, some compared on every rank, none differs.
+shadowed() {
+    local name=$1 ranks=$2
+    shift 2
+    run -e '*:LLANE_AB=shadow' -e '*:LLANE_STATS=1' "$ranks" "$programs/prog_allreduce" "$@"
+    local status=$?
+    [ $status = 0 ] && [ "$(grep -c ': 0 results differ by more than rounding' "$out")" -ge "$ranks" ] &&
+        [ "$(grep -Ec 'llane stats: .*: lane 0 calls .*with the lane beside it' "$out")" -ge "$ranks" ] &&
+        ! grep -q ' [1-9][0-9]* beyond it' "$out"
+    report $? "$name"
+}
+shadowed shadow__all_types_and_operations__no_difference 3 --types all --ops all --counts 1,31,1000 --iters 2
+[ "$(grep -Ec 'calls, [1-9][0-9]* compared' "$out")" -ge 3 ]
+report $? shadow__all_types_and_operations__compared
+shadowed shadow__groups_on_two_communicators__no_difference 3 --group --comms 2 --batch 6 --iters 6 --counts 100
+[ "$(grep -Ec 'calls, [1-9][0-9]* compared' "$out")" -ge 3 ]
+report $? shadow__groups_on_two_communicators__compared
+shadowed shadow__in_place_on_two_streams__no_difference 3 --in-place 1 --streams 2 --batch 4 --iters 6
+shadowed shadow__graph_beside_eager_calls__no_difference 2 --graph --mix --batch 3 --iters 6
+grep -q 'captured, under LLANE_AB=shadow: [1-9]' "$out"
+report $? shadow__captured_calls__said_to_be_NCCLs
+shadowed shadow__nonblocking__no_difference 2 --kind nonblocking --iters 4
+shadowed shadow__communicator_aborted__ends 2 --iters 4 --end abort
+
 # ---- the signal ----
 # signaled BEFORE: one process of three ranks, in a shell that ran BEFORE, gets SIGUSR1 in mid run.
 signaled() {
