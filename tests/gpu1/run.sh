@@ -1,6 +1,7 @@
 #!/bin/bash
 # Proves on a real GPU, with real NCCL and the real object: several ranks on one GPU (or one each,
-# where there are enough), lane and fallback right through the demo, C, PyTorch, CuPy and ctypes.
+# where there are enough), lane and fallback right through the demo, C, PyTorch, CuPy, ctypes and MPI;
+# what trains does so without and with llane, to the same losses.
 # TAP. LLANE_REQUIRE_GPUS=n: a skip is a failure. GPU_RANKS="2 4" chooses the numbers of ranks.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
@@ -30,19 +31,34 @@ skip() {
 }
 
 # ranks N COMMAND...: N processes with what each needs; 0 if all exit 0. Logs are $logs/RANK.
+# plugin= runs them without llane, limit=SECONDS gives them more time.
 ranks() {
     local n=$1 r status=0 pids=()
     shift
     rm -f "$logs"/*
     for ((r = 0; r < n; r++)); do
         RANK=$r WORLD_SIZE=$n NCCL_HOSTID=llane-$r INIT_FILE=$logs/init LLANE_STATS=1 \
-            NCCL_TUNER_PLUGIN=llane timeout -k 5 150 "$@" >"$logs/$r" 2>&1 &
+            NCCL_TUNER_PLUGIN=${plugin-llane} timeout -k 5 "${limit:-150}" "$@" >"$logs/$r" 2>&1 &
         pids+=($!)
     done
     for r in "${pids[@]}"; do wait "$r" || status=1; done
     rm -f "$logs/init"
     return $status
 }
+
+# The same under mpirun. Its variables: as many ranks as asked for, also for root.
+mpi_ranks() {
+    local n=$1
+    shift
+    rm -f "$logs"/*
+    # shellcheck disable=SC2016 # each rank's shell expands it
+    OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1 \
+        PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe LLANE_STATS=1 \
+        NCCL_TUNER_PLUGIN=${plugin-llane} timeout -k 5 "${limit:-150}" mpirun -n "$n" bash -c \
+        'exec "$@" >"$0/${OMPI_COMM_WORLD_RANK:-$PMI_RANK}" 2>&1' "$logs" "$@" >"$logs/mpirun" 2>&1
+}
+
+run_all() { if [ "${with_mpi:-0}" = 1 ]; then mpi_ranks "$@"; else ranks "$@"; fi; }
 
 # Every rank's statistics say that the lane carried calls, and NCCL some too.
 lane_and_nccl_carried() {
@@ -52,10 +68,10 @@ lane_and_nccl_carried() {
     done
 }
 
-client() { # client NAME N COMMAND...
+client() { # client NAME N COMMAND...; with_mpi=1: under mpirun
     local name=$1 n=$2
     shift 2
-    if ! ranks "$n" "$@"; then
+    if ! run_all "$n" "$@"; then
         not_ok "$name, $n ranks: results"
     elif ! lane_and_nccl_carried "$n"; then
         not_ok "$name, $n ranks: lane and NCCL each carried calls"
@@ -65,37 +81,60 @@ client() { # client NAME N COMMAND...
     fi
 }
 
-# The same program without and with llane: return codes and results as NCCL's, and the same output.
-conformance() {
-    local n=$1 r log=$logs/conformance
-    [ -x "$build/tests/gpu1/conformance" ] || { skip "conformance, $n ranks" "not built" && return; }
+# As client, and before it the same without llane: the losses that rank 0 prints are alike.
+trained() { # trained NAME N COMMAND...
+    local name=$1 n=$2 losses
+    shift 2
+    if ! plugin='' run_all "$n" "$@"; then
+        not_ok "$name, $n ranks, without llane"
+        return
+    fi
+    losses=$(mktemp)
+    cp "$logs/0" "$losses"
+    client "$name" "$n" "$@"
+    if "$python" "$here/compare_losses.py" "$losses" "$logs/0" >"$logs/compared"; then
+        ok "$name, $n ranks: losses as without llane"
+        sed 's/^/# /' "$logs/compared"
+    else
+        not_ok "$name, $n ranks: losses as without llane"
+    fi
+    rm -f "$losses"
+}
+
+# same PROGRAM N: without and with llane, codes and results as NCCL's, and the same output.
+same() {
+    local program=$1 n=$2 r log=$logs/$1
+    [ -x "$build/tests/gpu1/$program" ] || { skip "$program, $n ranks" "not built" && return; }
+    rm -f "$logs"/*
     for with in "" llane; do
         local dir status=0 pids=()
         dir=$(mktemp -d)
         for ((r = 0; r < n; r++)); do
             RANK=$r WORLD_SIZE=$n RANKS_DIR=$dir NCCL_HOSTID=llane-$r LLANE_STATS=1 LLANE_WAIT=1 \
-                NCCL_TUNER_PLUGIN=$with timeout -k 5 150 "$build/tests/gpu1/conformance" \
+                NCCL_TUNER_PLUGIN=$with timeout -k 5 150 "$build/tests/gpu1/$program" \
                 >"$log-$with-$r" 2>&1 &
             pids+=($!)
         done
         for r in "${pids[@]}"; do wait "$r" || status=1; done
         rm -rf "$dir"
         if [ $status != 0 ]; then
-            grep -hE 'WRONG|expected|conformance' "$log-$with"-* | head -n 30 | sed 's/^/# /'
-            not_ok "conformance ${with:-without llane}, $n ranks: codes and results"
+            grep -hE "WRONG|expected|$program" "$log-$with"-* | head -n 30 | sed 's/^/# /'
+            not_ok "$program ${with:-without llane}, $n ranks: codes and results"
             return
         fi
     done
     if ! grep -q 'llane stats: .*: lane [1-9]' "$log-llane-0"; then
-        not_ok "conformance, $n ranks: the lane carried calls"
+        not_ok "$program, $n ranks: the lane carried calls"
     elif ! diff <(grep -E '^[a-z0-9_-]+: ' "$log--0") <(grep -E '^[a-z0-9_-]+: ' "$log-llane-0"); then
-        not_ok "conformance, $n ranks: the same with and without llane"
+        not_ok "$program, $n ranks: the same with and without llane"
     else
-        ok "conformance, $n ranks: as NCCL, with and without llane"
+        ok "$program, $n ranks: as NCCL, with and without llane"
+        grep -E ': not (here|in this)|refused: 1' "$log-llane-0" | sort -u | sed 's/^/# /'
     fi
 }
 
 has() { "$python" -c "import $1" 2>/dev/null; }
+has_fully_shard() { "$python" -c "from torch.distributed.fsdp import fully_shard" 2>/dev/null; }
 
 if ! command -v nvidia-smi >/dev/null || ! nvidia-smi -L | grep -q GPU; then
     skip "everything" "no NVIDIA GPU"
@@ -121,21 +160,44 @@ for n in ${GPU_RANKS:-2 4}; do
     else
         not_ok "demo, $n ranks"
     fi
-    conformance "$n"
+    for program in conformance memory_kinds graph_kinds; do same "$program" "$n"; done
     if has torch; then
         client PyTorch "$n" "$python" "$here/torch_allreduce.py"
         [ "$n" != 2 ] || client "PyTorch with expandable segments" 2 env \
             PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True \
             "$python" "$here/torch_allreduce.py" # cases.md 10
+        [ "$n" != 2 ] || client "PyTorch with a stream-ordered pool" 2 env \
+            PYTORCH_CUDA_ALLOC_CONF=backend:cudaMallocAsync "$python" "$here/torch_allreduce.py"
+        trained "PyTorch DDP" "$n" "$python" "$here/torch_ddp.py"
+        trained "PyTorch tensor parallel" "$n" "$python" "$here/torch_tensor_parallel.py"
+        if has_fully_shard; then
+            trained "PyTorch FSDP" "$n" "$python" "$here/torch_fsdp.py"
+        else
+            skip "PyTorch FSDP, $n ranks" "this PyTorch has no fully_shard"
+        fi
+        if has triton; then
+            limit=400 trained "torch.compile, reduce-overhead" "$n" "$python" "$here/torch_compile.py"
+        else
+            skip "torch.compile, $n ranks" "no Triton"
+        fi
         client "ctypes through the drop-in" "$n" env -u NCCL_TUNER_PLUGIN \
             "$python" "$here/ctypes_allreduce.py" "$build/libnccl-llane.so"
     else
-        skip "PyTorch and ctypes, $n ranks" "no PyTorch"
+        skip "PyTorch (all-reduces, DDP, tensor parallel, FSDP, compile) and ctypes, $n ranks" "no PyTorch"
     fi
     if has cupy; then
         client CuPy "$n" "$python" "$here/cupy_allreduce.py"
     else
         skip "CuPy, $n ranks" "no CuPy"
+    fi
+    if ! command -v mpirun >/dev/null; then
+        skip "MPI, $n ranks" "no mpirun"
+    elif ! has mpi4py.MPI || ! has numpy; then
+        skip "MPI, $n ranks" "no mpi4py or numpy"
+    else
+        with_mpi=1 client "mpi4py and ctypes" "$n" "$python" "$here/mpi_ctypes.py"
+        with_mpi=1 trained "MPI, a background thread, fused buffers" "$n" \
+            "$python" "$here/mpi_background.py"
     fi
     gpu_env_stop
 done
