@@ -1,35 +1,10 @@
 #include "route.h"
 
 /*
- * Which algorithm and packets carry a message, by rank count: the one table. A row holds up to
- * n_ranks ranks; sizes are the largest message in bytes, as measured on one H200 (docs/tuning.md):
- * floats go by LL up to ll_one_shot, then by sentinel packets; sentinel messages one-shot up to
- * sentinel_one_shot, LL messages (all integers) up to integer_one_shot, larger ones two-shot.
+ * Where the thresholds come from: the model (model.h), or limits->tuning where calibration or a file
+ * filled it. Widths: as measured on one H200 (docs/tuning.md).
  */
-static const struct row {
-    uint32_t n_ranks;
-    uint32_t n_threads; /* of a block, while blocks are few */
-    uint64_t ll_one_shot, sentinel_one_shot, integer_one_shot;
-} rows[] = {
-    {2, 256, 4 << 10, 1 << 20, 512 << 10},
-    {4, 128, 1 << 10, 256 << 10, 128 << 10},
-    {8, 128, 0, 64 << 10, 32 << 10},
-    {LLANE_MAX_RANKS, 128, 0, 32 << 10, 16 << 10},
-};
-
-/*
- * The same where a pair of ranks goes through host memory. There one-shot reads n-1 messages over a
- * rank's link and two-shot 2(n-1)/n, for two more ways over it: not yet measured. No size here is
- * above that of the rows above, as private slots are made for those.
- */
-static const struct row host_rows[] = {
-    {2, 256, 1 << 10, 1 << 20, 512 << 10},
-    {4, 256, 512, 32 << 10, 16 << 10},
-    {8, 256, 0, 16 << 10, 8 << 10},
-    {LLANE_MAX_RANKS, 256, 0, 8 << 10, 4 << 10},
-};
-
-enum { BLOCKS_WIDE = 32, THREADS_WIDE = 256 };
+enum { THREADS = 128, BLOCKS_WIDE = 32, THREADS_WIDE = 256 };
 
 const char *llane_route_text(enum llane_route route)
 {
@@ -74,6 +49,13 @@ static int is_float8(ncclDataType_t datatype)
     return datatype == ncclFloat8e4m3 || datatype == ncclFloat8e5m2;
 }
 
+static const struct llane_tuning_choice *choice_for(const struct llane_route_limits *limits,
+                                                    uint64_t bytes, ncclDataType_t datatype)
+{
+    enum llane_tuning_class of = is_float(datatype) ? LLANE_TUNING_FLOAT : LLANE_TUNING_INTEGER;
+    return &limits->tuning.choice[of][llane_tuning_bucket(bytes)];
+}
+
 enum llane_route llane_route_choose(const struct llane_route_limits *limits, size_t count,
                                     ncclDataType_t datatype, ncclRedOp_t op)
 {
@@ -90,20 +72,12 @@ enum llane_route llane_route_choose(const struct llane_route_limits *limits, siz
     if (count > limits->max_bytes / size) {
         return LLANE_ROUTE_TOO_LARGE;
     }
-    return count * size < limits->min_bytes ? LLANE_ROUTE_TOO_SMALL : LLANE_ROUTE_LANE;
-}
-
-static const struct row *first_row_of(const struct row *row, uint32_t n_ranks)
-{
-    while (row->n_ranks < n_ranks) {
-        row++;
+    if (count * size < limits->min_bytes) {
+        return LLANE_ROUTE_TOO_SMALL;
     }
-    return row;
-}
-
-static const struct row *row_of(const struct llane_route_limits *limits)
-{
-    return first_row_of(limits->has_host_pairs ? host_rows : rows, limits->n_ranks);
+    return choice_for(limits, count * size, datatype)->path == LLANE_TUNING_NCCL
+               ? LLANE_ROUTE_SLOWER
+               : LLANE_ROUTE_LANE;
 }
 
 static uint64_t payload_bytes(enum llane_packet packet)
@@ -123,22 +97,79 @@ static uint32_t algorithm_of(const struct llane_route_limits *limits)
                                                                          : limits->algorithm;
 }
 
-static void choose_kernel(const struct llane_route_limits *limits, uint64_t bytes, int is_of_floats,
-                          struct llane_plan *plan)
+/*
+ * The largest message that one-shot is taken for, but where it is forced: slots are sized for it. It
+ * leaves calibration room around what the model finds best.
+ */
+static uint64_t one_shot_room(uint32_t n_ranks, enum llane_packet packet)
 {
-    const struct row *row = row_of(limits);
-    if (is_of_floats && algorithm_of(limits) != 1 + LLANE_RING) {
-        plan->packet = limits->packet              ? (enum llane_packet)(limits->packet - 1)
-                       : bytes <= row->ll_one_shot ? LLANE_LL
-                                                   : LLANE_SENTINEL;
-    } else {
-        plan->packet = LLANE_LL;
+    uint64_t sentinel = (8ull << 20) / ((uint64_t)n_ranks * n_ranks);
+    return packet == LLANE_LL ? sentinel / 2 : sentinel;
+}
+
+static int has_room(const struct llane_route_limits *limits, enum llane_algorithm algorithm,
+                    enum llane_packet packet, uint64_t bytes)
+{
+    return algorithm != LLANE_ONE_SHOT || limits->algorithm == 1 + LLANE_ONE_SHOT ||
+           bytes <= one_shot_room(limits->n_ranks, packet);
+}
+
+static struct llane_model_machine machine_of(const struct llane_route_limits *limits)
+{
+    return (struct llane_model_machine){
+        .memory = limits->has_host_pairs ? LLANE_MEMORY_HOST : limits->memory,
+        .n_ranks = limits->n_ranks,
+        .ranks_per_gpu = limits->ranks_per_gpu,
+        .n_sockets = limits->n_sockets,
+    };
+}
+
+/* What the model finds fastest; its time. */
+static double model_best(const struct llane_route_limits *limits, uint64_t bytes,
+                         enum llane_tuning_class of, struct llane_tuning_choice *out)
+{
+    const struct llane_model_machine machine = machine_of(limits);
+    double best_us = 0;
+    *out = (struct llane_tuning_choice){.path = LLANE_TUNING_DEFAULT};
+    for (int a = LLANE_ONE_SHOT; a <= LLANE_TWO_SHOT; a++) {
+        for (int p = LLANE_LL; p <= (of == LLANE_TUNING_FLOAT ? LLANE_SENTINEL : LLANE_LL); p++) {
+            enum llane_algorithm algorithm = (enum llane_algorithm)a;
+            enum llane_packet packet = (enum llane_packet)p;
+            double us = llane_model_lane_us(&machine, algorithm, packet, bytes);
+            if (has_room(limits, algorithm, packet, bytes) &&
+                (out->path == LLANE_TUNING_DEFAULT || us < best_us)) {
+                *out = (struct llane_tuning_choice){
+                    .path = LLANE_TUNING_LANE, .algorithm = (uint8_t)a, .packet = (uint8_t)p};
+                best_us = us;
+            }
+        }
     }
-    uint64_t one_shot = plan->packet == LLANE_LL ? row->integer_one_shot : row->sentinel_one_shot;
+    return best_us;
+}
+
+/* What carries bytes, whatever the table says about NCCL. Forced kernels come before it. */
+static struct llane_tuning_choice lane_choice(const struct llane_route_limits *limits,
+                                              uint64_t bytes, ncclDataType_t datatype)
+{
+    struct llane_tuning_choice choice = *choice_for(limits, bytes, datatype);
+    enum llane_tuning_class of = is_float(datatype) ? LLANE_TUNING_FLOAT : LLANE_TUNING_INTEGER;
+    if (choice.path != LLANE_TUNING_LANE) {
+        (void)model_best(limits, bytes, of, &choice);
+    }
+    if (limits->packet && of == LLANE_TUNING_FLOAT) {
+        choice.packet = (uint8_t)(limits->packet - 1);
+    }
     uint32_t algorithm = algorithm_of(limits);
-    plan->algorithm = algorithm           ? (enum llane_algorithm)(algorithm - 1)
-                      : bytes <= one_shot ? LLANE_ONE_SHOT
-                                          : LLANE_TWO_SHOT;
+    if (algorithm == 1 + LLANE_RING) {
+        choice.packet = LLANE_LL; /* it has no other */
+    }
+    if (algorithm) {
+        choice.algorithm = (uint8_t)(algorithm - 1);
+    } else if (!has_room(limits, (enum llane_algorithm)choice.algorithm,
+                         (enum llane_packet)choice.packet, bytes)) {
+        choice.algorithm = LLANE_TWO_SHOT;
+    }
+    return choice;
 }
 
 /* Blocks of n_threads that may run at once. */
@@ -154,14 +185,9 @@ static uint32_t most_blocks(const struct llane_route_limits *limits, uint32_t n_
 }
 
 /* A packet a thread as long as blocks last: first more blocks, then wider ones. */
-static void choose_width(const struct llane_route_limits *limits, uint64_t bytes,
-                         struct llane_plan *plan)
+static uint32_t threads_by_size(const struct llane_route_limits *limits, uint64_t packets)
 {
-    uint64_t packets = divide_up(bytes, payload_bytes(plan->packet));
-    if (plan->algorithm != LLANE_ONE_SHOT) {
-        packets = divide_up(packets, limits->n_ranks);
-    }
-    uint32_t threads = row_of(limits)->n_threads;
+    uint32_t threads = limits->n_ranks <= 2 || limits->has_host_pairs ? THREADS_WIDE : THREADS;
     if (packets <= LLANE_MIN_THREADS) {
         threads = LLANE_MIN_THREADS;
     } else if (packets > (uint64_t)BLOCKS_WIDE * threads) {
@@ -170,8 +196,25 @@ static void choose_width(const struct llane_route_limits *limits, uint64_t bytes
     while (threads < LLANE_MAX_THREADS && packets > (uint64_t)limits->max_blocks * threads) {
         threads *= 2;
     }
-    plan->n_threads = limits->n_threads ? limits->n_threads : threads;
-    uint64_t blocks = limits->n_blocks ? limits->n_blocks : divide_up(packets, plan->n_threads);
+    return threads;
+}
+
+static void choose_width(const struct llane_route_limits *limits, uint64_t bytes,
+                         const struct llane_tuning_choice *choice, struct llane_plan *plan)
+{
+    uint64_t packets = divide_up(bytes, payload_bytes(plan->packet));
+    if (plan->algorithm != LLANE_ONE_SHOT) {
+        packets = divide_up(packets, limits->n_ranks);
+    }
+    plan->n_threads = limits->n_threads   ? limits->n_threads
+                      : choice->n_threads ? choice->n_threads
+                                          : threads_by_size(limits, packets);
+    uint64_t blocks = divide_up(packets, plan->n_threads);
+    if (limits->n_blocks) {
+        blocks = limits->n_blocks;
+    } else if (choice->n_blocks && blocks > choice->n_blocks) {
+        blocks = choice->n_blocks;
+    }
     uint32_t most = most_blocks(limits, plan->n_threads);
     plan->n_blocks = blocks < most ? (uint32_t)blocks : most;
 }
@@ -192,15 +235,135 @@ static enum llane_kernel_op op_of(ncclRedOp_t op)
     }
 }
 
+static struct llane_plan plan_of(const struct llane_route_limits *limits, uint64_t bytes,
+                                 const struct llane_tuning_choice *choice)
+{
+    struct llane_plan plan = {.algorithm = (enum llane_algorithm)choice->algorithm,
+                              .packet = (enum llane_packet)choice->packet};
+    choose_width(limits, bytes, choice, &plan);
+    return plan;
+}
+
 struct llane_plan llane_route_plan(const struct llane_route_limits *limits, size_t count,
                                    ncclDataType_t datatype, ncclRedOp_t op)
 {
     uint64_t bytes = count * llane_route_type_bytes(datatype);
-    struct llane_plan plan = {.type = (enum llane_type)datatype, .op = op_of(op)};
-    choose_kernel(limits, bytes, is_float(datatype), &plan);
-    choose_width(limits, bytes, &plan);
+    struct llane_tuning_choice choice = lane_choice(limits, bytes, datatype);
+    struct llane_plan plan = plan_of(limits, bytes, &choice);
+    plan.type = (enum llane_type)datatype;
+    plan.op = op_of(op);
     plan.chunk_packets = (uint32_t)divide_up(limits->chunk_bytes, LLANE_LL_PAYLOAD);
     return plan;
+}
+
+/* ---- the table ---- */
+
+void llane_route_fill_defaults(struct llane_route_limits *limits)
+{
+    const struct llane_model_machine machine = machine_of(limits);
+    int is_forced = limits->algorithm || limits->packet;
+    for (int of = 0; of < LLANE_TUNING_CLASSES; of++) {
+        for (uint32_t b = 0; b < LLANE_TUNING_BUCKETS; b++) {
+            struct llane_tuning_choice *choice = &limits->tuning.choice[of][b];
+            uint64_t bytes = llane_tuning_bucket_bytes(b);
+            if (choice->path != LLANE_TUNING_DEFAULT) {
+                continue;
+            }
+            double us = model_best(limits, bytes, (enum llane_tuning_class)of, choice);
+            if (!is_forced && llane_tuning_is_faster(llane_model_nccl_us(&machine, bytes), us)) {
+                choice->path = LLANE_TUNING_NCCL;
+            }
+        }
+    }
+}
+
+static int is_same_launch(const struct llane_plan *a, const struct llane_plan *b)
+{
+    return a->algorithm == b->algorithm && a->packet == b->packet && a->n_blocks == b->n_blocks &&
+           a->n_threads == b->n_threads;
+}
+
+/* The place of the choice among those found so far, entered at the end if new; -1: no room. */
+static int enter(const struct llane_route_limits *limits, uint64_t bytes,
+                 const struct llane_tuning_choice *choice, struct llane_tuning_choice *found,
+                 int *n)
+{
+    struct llane_plan plan = plan_of(limits, bytes, choice);
+    for (int i = 0; i < *n; i++) {
+        struct llane_plan other = plan_of(limits, bytes, &found[i]);
+        if (is_same_launch(&plan, &other)) {
+            return i;
+        }
+    }
+    if (*n == LLANE_TUNING_CANDIDATES) {
+        return -1;
+    }
+    found[*n] = *choice;
+    return (*n)++;
+}
+
+int llane_route_candidates(const struct llane_route_limits *limits, uint32_t bucket,
+                           struct llane_tuning_choice out[LLANE_TUNING_CANDIDATES],
+                           uint32_t usable_out[LLANE_TUNING_CLASSES],
+                           int default_out[LLANE_TUNING_CLASSES])
+{
+    static const struct {
+        uint8_t n_blocks;
+        uint16_t n_threads;
+    } widths[] = {{0, 0}, {0, 512}, {16, 0}};
+    uint64_t bytes = llane_tuning_bucket_bytes(bucket);
+    int n = 0;
+    for (int of = 0; of < LLANE_TUNING_CLASSES; of++) {
+        struct llane_tuning_choice choice;
+        (void)model_best(limits, bytes, (enum llane_tuning_class)of, &choice);
+        default_out[of] = enter(limits, bytes, &choice, out, &n);
+    }
+    for (size_t w = 0; w < sizeof widths / sizeof *widths; w++) {
+        for (int a = LLANE_ONE_SHOT; a <= LLANE_TWO_SHOT; a++) {
+            for (int p = 0; p < LLANE_N_PACKETS; p++) {
+                const struct llane_tuning_choice choice = {LLANE_TUNING_LANE, (uint8_t)a,
+                                                           (uint8_t)p, widths[w].n_blocks,
+                                                           widths[w].n_threads};
+                if (has_room(limits, (enum llane_algorithm)a, (enum llane_packet)p, bytes)) {
+                    (void)enter(limits, bytes, &choice, out, &n);
+                }
+            }
+        }
+    }
+    usable_out[LLANE_TUNING_INTEGER] = usable_out[LLANE_TUNING_FLOAT] = 0;
+    for (int i = 0; i < n; i++) {
+        usable_out[LLANE_TUNING_FLOAT] |= 1u << i;
+        usable_out[LLANE_TUNING_INTEGER] |= out[i].packet == LLANE_LL ? 1u << i : 0;
+    }
+    return n;
+}
+
+static int can_use(const struct llane_route_limits *limits, enum llane_tuning_class of,
+                   uint32_t bucket)
+{
+    const struct llane_tuning_choice *c = &limits->tuning.choice[of][bucket];
+    enum llane_packet last = of == LLANE_TUNING_FLOAT ? LLANE_SENTINEL : LLANE_LL;
+    int is_whole = c->n_threads % 32 == 0 && c->n_threads <= LLANE_MAX_THREADS &&
+                   (!c->n_threads || c->n_threads >= LLANE_MIN_THREADS);
+    return c->path != LLANE_TUNING_LANE
+               ? c->path == LLANE_TUNING_DEFAULT || c->path == LLANE_TUNING_NCCL
+               : c->algorithm <= LLANE_TWO_SHOT && c->packet <= last && is_whole &&
+                     c->n_blocks <= LLANE_MAX_BLOCKS &&
+                     has_room(limits, (enum llane_algorithm)c->algorithm,
+                              (enum llane_packet)c->packet, llane_tuning_bucket_bytes(bucket));
+}
+
+int llane_route_can_use(const struct llane_route_limits *limits, const struct llane_tuning *tuning)
+{
+    struct llane_route_limits with = *limits;
+    int is_usable = 1;
+    with.tuning = *tuning;
+    for (int of = 0; of < LLANE_TUNING_CLASSES; of++) {
+        for (uint32_t b = 0; b < LLANE_TUNING_BUCKETS; b++) {
+            is_usable &= can_use(&with, (enum llane_tuning_class)of, b);
+        }
+    }
+    return is_usable;
 }
 
 const char *llane_plan_text(const struct llane_plan *plan)
@@ -223,9 +386,8 @@ static uint64_t ring_packets(uint64_t message, uint32_t n_ranks)
 /* Forced by name, every algorithm has to be able to carry every size. */
 uint64_t llane_route_slot_bytes(const struct llane_route_limits *limits, enum llane_packet packet)
 {
-    const struct row *row = first_row_of(rows, limits->n_ranks);
     uint64_t max = limits->max_bytes ? limits->max_bytes : 1;
-    uint64_t one_shot = packet == LLANE_LL ? row->integer_one_shot : row->sentinel_one_shot;
+    uint64_t one_shot = one_shot_room(limits->n_ranks, packet);
     if (limits->algorithm == 1 + LLANE_ONE_SHOT || one_shot > max) {
         one_shot = max;
     }

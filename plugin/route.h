@@ -9,8 +9,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "model.h"
 #include "nccl_abi.h"
 #include "table.h"
+#include "tuning.h"
 
 /* Widths of a block whose capacity is told apart: LLANE_MIN_THREADS << w threads. A block of another
  * width counts as one of the next. */
@@ -33,6 +35,10 @@ struct llane_route_limits {
         fit[LLANE_N_WIDTHS]; /* blocks of each width that fit beside the other ranks' on a GPU */
     uint32_t has_host_pairs; /* some ranks reach each other through host memory alone */
     uint32_t has_float8; /* every rank's GPU is of compute capability 9.0 or later, as NCCL asks */
+
+    enum llane_memory memory;          /* these three: see struct llane_model_machine */
+    uint32_t ranks_per_gpu, n_sockets; /* 0 is 1 */
+    struct llane_tuning tuning;        /* rank 0's */
 };
 
 /* Where a call went and why; X(name, text for statistics). */
@@ -41,6 +47,7 @@ struct llane_route_limits {
     X(EMPTY, "count is 0")                                                                         \
     X(TOO_SMALL, "below LLANE_MIN_BYTES")                                                          \
     X(TOO_LARGE, "above LLANE_MAX_BYTES")                                                          \
+    X(SLOWER, "NCCL is faster at this size")                                                       \
     X(DATATYPE, "datatype not carried")                                                            \
     X(OPERATION, "operation not carried")                                                          \
     X(AB_TURN, "NCCL's turn by LLANE_AB")                                                          \
@@ -79,6 +86,25 @@ struct llane_plan llane_route_plan(const struct llane_route_limits *limits, size
 
 /* "one-shot LL" and the like. */
 const char *llane_plan_text(const struct llane_plan *plan);
+
+/*
+ * limits->tuning where it says DEFAULT: what the model finds best, for each bucket, or NCCL where the
+ * model finds NCCL faster by a margin. Forced by name, the algorithm or packet is never NCCL's.
+ */
+void llane_route_fill_defaults(struct llane_route_limits *limits);
+
+/*
+ * What is worth measuring for a bucket: kernels for float32, several widths each, no two alike.
+ * usable_out: for each class a bit for each candidate; default_out: which one the model would take.
+ * Returns how many.
+ */
+int llane_route_candidates(const struct llane_route_limits *limits, uint32_t bucket,
+                           struct llane_tuning_choice out[LLANE_TUNING_CANDIDATES],
+                           uint32_t usable_out[LLANE_TUNING_CLASSES],
+                           int default_out[LLANE_TUNING_CLASSES]);
+
+/* 1 if every entry names kernels that exist and messages that fit their slots: for tables read. */
+int llane_route_can_use(const struct llane_route_limits *limits, const struct llane_tuning *tuning);
 
 /* Bytes of a slot's generation that the largest call of a packet family needs. */
 uint64_t llane_route_slot_bytes(const struct llane_route_limits *limits, enum llane_packet packet);

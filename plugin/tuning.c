@@ -1,0 +1,100 @@
+#include "tuning.h"
+
+/* The width of the noise, of two medians of a few samples. */
+static const double NOISE = 0.05, NOISE_US = 0.1;
+
+enum { FIRST_BUCKET = 5, BUCKETS_A_STEP = 2 };
+
+uint32_t llane_tuning_bucket(uint64_t bytes)
+{
+    uint32_t bucket = 0;
+    while (bucket + 1 < LLANE_TUNING_BUCKETS && llane_tuning_bucket_bytes(bucket) < bytes) {
+        bucket++;
+    }
+    return bucket;
+}
+
+uint64_t llane_tuning_bucket_bytes(uint32_t bucket)
+{
+    return 8ull << bucket;
+}
+
+uint32_t llane_tuning_ladder(uint64_t max_bytes, uint32_t buckets_out[LLANE_TUNING_SIZES])
+{
+    uint32_t n = 0;
+    for (uint32_t b = FIRST_BUCKET;
+         b < LLANE_TUNING_BUCKETS && llane_tuning_bucket_bytes(b) <= max_bytes;
+         b += BUCKETS_A_STEP) {
+        buckets_out[n++] = b;
+    }
+    return n;
+}
+
+int llane_tuning_is_faster(double a_us, double b_us)
+{
+    return a_us < b_us * (1 - NOISE) && a_us < b_us - NOISE_US;
+}
+
+/* A NaN is none either. */
+static int is_time(float us)
+{
+    return us > 0 && us < 1e9f;
+}
+
+static int is_measured(const struct llane_tuning_times *times, int candidate)
+{
+    return is_time(times->us[0][candidate]) && is_time(times->us[1][candidate]);
+}
+
+static double mean(const struct llane_tuning_times *times, int candidate)
+{
+    return ((double)times->us[0][candidate] + times->us[1][candidate]) / 2;
+}
+
+/* Of one pass: none would have done better by more than noise. */
+static int is_best_of(const float *us, const struct llane_tuning_times *times, int n,
+                      uint32_t may_use, int candidate)
+{
+    for (int c = 0; c < n; c++) {
+        if ((may_use >> c & 1) && is_measured(times, c) &&
+            llane_tuning_is_faster(us[c], us[candidate])) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+int llane_tuning_judge(const struct llane_tuning_times *times, int n_candidates, uint32_t may_use,
+                       int by_default, int *agrees_out)
+{
+    int best = by_default;
+    *agrees_out = 0;
+    if (!is_measured(times, by_default)) {
+        return by_default;
+    }
+    for (int c = 0; c < n_candidates; c++) {
+        if (!(may_use >> c & 1) || !is_measured(times, c) || mean(times, c) >= mean(times, best)) {
+            continue;
+        }
+        int is_better = 1;
+        for (int pass = 0; pass < LLANE_TUNING_PASSES; pass++) {
+            is_better &= llane_tuning_is_faster(times->us[pass][c], times->us[pass][by_default]);
+        }
+        best = is_better ? c : best;
+    }
+    *agrees_out = is_best_of(times->us[0], times, n_candidates, may_use, best) &&
+                  is_best_of(times->us[1], times, n_candidates, may_use, best);
+    return best;
+}
+
+void llane_tuning_spread(struct llane_tuning *tuning, enum llane_tuning_class of,
+                         const uint32_t *buckets, uint32_t n_buckets)
+{
+    uint32_t b = 0;
+    for (uint32_t i = 0; i < n_buckets; i++) {
+        for (; b < buckets[i]; b++) {
+            tuning->choice[of][b] = tuning->choice[of][buckets[i]];
+        }
+        b = buckets[i] + 1;
+    }
+}

@@ -1,0 +1,248 @@
+/* Proves that the model is near what was measured, and that routes made of it take what measured best. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "model.h"
+#include "route.h"
+
+/* docs/scaling.md has the same figures, with their sources. */
+struct measured {
+    struct llane_model_machine machine;
+    uint32_t algorithm, packet; /* 0: NCCL; else 1 + which */
+    struct {
+        uint64_t bytes;
+        double us;
+    } at[8];
+};
+
+enum { MOST_PERCENT = 45, MOST_MEAN_PERCENT = 12 };
+
+#define ONE_GPU(n)                                                                                 \
+    {                                                                                              \
+        LLANE_MEMORY_ONE_GPU, n, n, 1                                                              \
+    }
+#define HOST(n, per_gpu)                                                                           \
+    {                                                                                              \
+        LLANE_MEMORY_HOST, n, per_gpu, 1                                                           \
+    }
+#define ONE_LL 1 + LLANE_ONE_SHOT, 1 + LLANE_LL
+#define ONE_SENTINEL 1 + LLANE_ONE_SHOT, 1 + LLANE_SENTINEL
+#define TWO_SENTINEL 1 + LLANE_TWO_SHOT, 1 + LLANE_SENTINEL
+#define SEVEN(a, b, c, d, e, f, g)                                                                 \
+    {                                                                                              \
+        {256, a}, {1 << 10, b}, {4 << 10, c}, {16 << 10, d}, {64 << 10, e}, {256 << 10, f},        \
+        {                                                                                          \
+            1 << 20, g                                                                             \
+        }                                                                                          \
+    }
+
+static const struct measured all[] = {
+    {ONE_GPU(2), ONE_LL, SEVEN(1.79, 1.81, 1.85, 2.10, 2.25, 3.17, 5.95)},
+    {ONE_GPU(2), ONE_SENTINEL, SEVEN(1.79, 1.83, 1.91, 1.92, 2.25, 3.04, 4.42)},
+    {ONE_GPU(2), TWO_SENTINEL, SEVEN(2.31, 2.25, 2.30, 2.42, 2.83, 3.73, 4.91)},
+    {ONE_GPU(4), ONE_LL, SEVEN(2.34, 2.35, 2.61, 2.81, 3.69, 5.68, 18.64)},
+    {ONE_GPU(4), ONE_SENTINEL, SEVEN(2.36, 2.38, 2.48, 2.84, 3.79, 4.56, 11.14)},
+    {ONE_GPU(4), TWO_SENTINEL, SEVEN(3.54, 3.56, 3.62, 3.78, 5.02, 5.69, 8.91)},
+    {ONE_GPU(8), ONE_LL, SEVEN(3.72, 3.82, 4.18, 4.83, 6.73, 20.51, 95.92)},
+    {ONE_GPU(8), ONE_SENTINEL, SEVEN(3.56, 3.62, 3.80, 4.38, 5.73, 12.96, 55.91)},
+    {ONE_GPU(8), TWO_SENTINEL, SEVEN(6.38, 6.32, 6.30, 6.92, 7.70, 8.84, 21.03)},
+    {ONE_GPU(2), 0, 0, SEVEN(5.22, 5.20, 5.34, 6.11, 6.53, 11.71, 29.28)},
+    {ONE_GPU(4), 0, 0, SEVEN(10.71, 10.53, 10.73, 11.96, 14.36, 18.22, 38.21)},
+    {ONE_GPU(8), 0, 0, SEVEN(19.00, 18.93, 18.83, 20.93, 25.82, 26.64, 51.97)},
+    {HOST(2, 1), ONE_SENTINEL, SEVEN(3.1, 3.3, 3.5, 4.4, 6.5, 14.6, 53)},
+    {HOST(2, 1), 0, 0, SEVEN(10.0, 9.9, 10.1, 11.1, 15.3, 35, 63)},
+    {HOST(2, 2),
+     ONE_SENTINEL,
+     {{1 << 10, 3.4}, {16 << 10, 5.3}, {64 << 10, 9.4}, {256 << 10, 29}, {1 << 20, 105}}},
+    {HOST(4, 4),
+     ONE_SENTINEL,
+     {{1 << 10, 6.1}, {16 << 10, 11.5}, {64 << 10, 40}, {256 << 10, 153}, {1 << 20, 599}}},
+    {HOST(2, 2),
+     0,
+     0,
+     {{1 << 10, 9.1}, {16 << 10, 11.4}, {64 << 10, 16.1}, {256 << 10, 38.9}, {1 << 20, 134}}},
+    {HOST(4, 4),
+     0,
+     0,
+     {{1 << 10, 21.9}, {16 << 10, 26.1}, {64 << 10, 37.2}, {256 << 10, 92.9}, {1 << 20, 337}}},
+};
+
+static double modelled(const struct measured *m, uint64_t bytes)
+{
+    return m->algorithm ? llane_model_lane_us(&m->machine, (enum llane_algorithm)(m->algorithm - 1),
+                                              (enum llane_packet)(m->packet - 1), bytes)
+                        : llane_model_nccl_us(&m->machine, bytes);
+}
+
+static void model__what_was_measured__is_near(void **state)
+{
+    (void)state;
+    double sum = 0;
+    int n = 0;
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        const struct measured *m = &all[i];
+        for (int s = 0; s < 8 && m->at[s].bytes; s++, n++) {
+            double us = modelled(m, m->at[s].bytes);
+            double off = us > m->at[s].us ? us / m->at[s].us : m->at[s].us / us;
+            if (off > 1 + MOST_PERCENT / 100.0) {
+                fail_msg("%s, %u ranks, kernel %u %u, %llu bytes: measured %.2f, model %.2f",
+                         llane_memory_text(m->machine.memory), m->machine.n_ranks, m->algorithm,
+                         m->packet, (unsigned long long)m->at[s].bytes, m->at[s].us, us);
+            }
+            sum += off;
+        }
+    }
+    assert_true(n > 100);
+    assert_true(sum / n < 1 + MOST_MEAN_PERCENT / 100.0);
+}
+
+static struct llane_route_limits limits_of(struct llane_model_machine machine, uint64_t max_bytes)
+{
+    struct llane_route_limits limits = {
+        .max_bytes = max_bytes,
+        .n_ranks = machine.n_ranks,
+        .max_blocks = LLANE_MAX_BLOCKS,
+        .fit = {64, 64, 64, 64},
+        .has_float8 = 1,
+        .memory = machine.memory,
+        .ranks_per_gpu = machine.ranks_per_gpu,
+        .n_sockets = machine.n_sockets,
+    };
+    llane_route_fill_defaults(&limits);
+    return limits;
+}
+
+/* The measured time of a kernel, or 0. */
+static double measured_us(struct llane_model_machine machine, uint32_t algorithm, uint32_t packet,
+                          uint64_t bytes)
+{
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        const struct measured *m = &all[i];
+        for (int s = 0; s < 8; s++) {
+            if (m->machine.memory == machine.memory && m->machine.n_ranks == machine.n_ranks &&
+                m->algorithm == algorithm && m->packet == packet && m->at[s].bytes == bytes) {
+                return m->at[s].us;
+            }
+        }
+    }
+    return 0;
+}
+
+static double best_measured_us(struct llane_model_machine machine, uint64_t bytes)
+{
+    double best = 1e9;
+    for (uint32_t kernel = 0; kernel < LLANE_N_PACKETS * 2; kernel++) {
+        double us =
+            measured_us(machine, 1 + kernel / LLANE_N_PACKETS, 1 + kernel % LLANE_N_PACKETS, bytes);
+        best = us > 0 && us < best ? us : best;
+    }
+    return best;
+}
+
+static void defaults__where_measured__are_the_best_kernel_or_as_good(void **state)
+{
+    (void)state;
+    for (uint32_t n = 2; n <= 8; n *= 2) {
+        struct llane_model_machine machine = ONE_GPU(n);
+        struct llane_route_limits limits = limits_of(machine, 1 << 20);
+        for (uint64_t bytes = 256; bytes <= 1 << 20; bytes *= 4) {
+            struct llane_plan plan = llane_route_plan(&limits, bytes / 4, ncclFloat32, ncclSum);
+            double us = measured_us(machine, 1 + plan.algorithm, 1 + plan.packet, bytes);
+            if (!(us > 0 && us <= 1.07 * best_measured_us(machine, bytes))) {
+                fail_msg("%u ranks, %llu bytes: %s, measured %.2f, best %.2f", n,
+                         (unsigned long long)bytes, llane_plan_text(&plan), us,
+                         best_measured_us(machine, bytes));
+            }
+            assert_int_equal(llane_route_choose(&limits, bytes / 4, ncclFloat32, ncclSum),
+                             LLANE_ROUTE_LANE);
+        }
+    }
+}
+
+static uint64_t largest_on_lane(struct llane_model_machine machine, ncclDataType_t type)
+{
+    struct llane_route_limits limits = limits_of(machine, 64 << 20);
+    uint64_t largest = 0;
+    for (uint64_t bytes = 8; bytes <= 64 << 20; bytes *= 2) {
+        size_t count = bytes / llane_route_type_bytes(type);
+        if (llane_route_choose(&limits, count, type, ncclSum) == LLANE_ROUTE_LANE) {
+            largest = bytes;
+        }
+    }
+    return largest;
+}
+
+/* cases.md 26: every rank sends to every one behind the link between the sockets; a ring crosses it
+ * once. */
+static void defaults__large_messages_between_sockets__are_nccls(void **state)
+{
+    (void)state;
+    struct llane_model_machine one = {LLANE_MEMORY_PEER, 8, 1, 1},
+                               two = {LLANE_MEMORY_PEER, 8, 1, 2};
+    assert_true(largest_on_lane(two, ncclFloat32) < largest_on_lane(one, ncclFloat32));
+    assert_in_range(largest_on_lane(two, ncclFloat32), 64 << 10, 4 << 20);
+    struct llane_route_limits limits = limits_of(two, 64 << 20);
+    assert_int_equal(llane_route_choose(&limits, 4 << 20, ncclFloat32, ncclSum),
+                     LLANE_ROUTE_SLOWER);
+    assert_int_equal(llane_route_choose(&limits, 256, ncclFloat32, ncclSum), LLANE_ROUTE_LANE);
+}
+
+/* LL carries twice the bytes. */
+static void defaults__large_integers__go_to_nccl_before_floats(void **state)
+{
+    (void)state;
+    struct llane_model_machine machine = {LLANE_MEMORY_PEER, 8, 1, 1};
+    assert_true(largest_on_lane(machine, ncclInt32) < largest_on_lane(machine, ncclFloat32));
+}
+
+static void defaults__forced_by_name__are_never_nccls(void **state)
+{
+    (void)state;
+    struct llane_route_limits limits = {.max_bytes = 64 << 20,
+                                        .algorithm = 1 + LLANE_ONE_SHOT,
+                                        .n_ranks = 8,
+                                        .memory = LLANE_MEMORY_HOST,
+                                        .max_blocks = 64,
+                                        .fit = {64, 64, 64, 64}};
+    llane_route_fill_defaults(&limits);
+    assert_int_equal(llane_route_choose(&limits, 16 << 20, ncclFloat32, ncclSum), LLANE_ROUTE_LANE);
+}
+
+static void model__more_bytes__take_no_less_time(void **state)
+{
+    (void)state;
+    for (int memory = 0; memory < LLANE_N_MEMORIES; memory++) {
+        for (uint32_t n = 2; n <= LLANE_MAX_RANKS; n++) {
+            for (uint32_t sockets = 1; sockets <= 2; sockets++) {
+                struct llane_model_machine m = {(enum llane_memory)memory, n, 1, sockets};
+                for (uint64_t bytes = 8; bytes < 64 << 20; bytes *= 2) {
+                    assert_true(llane_model_nccl_us(&m, bytes) <=
+                                llane_model_nccl_us(&m, 2 * bytes));
+                    for (int k = 0; k < 2 * LLANE_N_PACKETS; k++) {
+                        enum llane_algorithm a = (enum llane_algorithm)(k / LLANE_N_PACKETS);
+                        enum llane_packet p = (enum llane_packet)(k % LLANE_N_PACKETS);
+                        double us = llane_model_lane_us(&m, a, p, bytes);
+                        assert_true(us > 0 && us <= llane_model_lane_us(&m, a, p, 2 * bytes));
+                    }
+                }
+            }
+        }
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(model__what_was_measured__is_near),
+        cmocka_unit_test(model__more_bytes__take_no_less_time),
+        cmocka_unit_test(defaults__where_measured__are_the_best_kernel_or_as_good),
+        cmocka_unit_test(defaults__large_messages_between_sockets__are_nccls),
+        cmocka_unit_test(defaults__large_integers__go_to_nccl_before_floats),
+        cmocka_unit_test(defaults__forced_by_name__are_never_nccls),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
