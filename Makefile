@@ -320,13 +320,16 @@ fuzz_run = $(O)/fuzz/fuzz_$(1) -max_total_time=$(FUZZ_SECONDS) -max_len=8192 -ti
     -artifact_prefix=$(O)/fuzz/$(1)_found/ $(O)/fuzz/$(1) $(2)
 fuzz: ## parsers under libFuzzer, FUZZ_SECONDS=60 each; `make test` runs their seeds
 	@scripts/deps --fuzz
-	mkdir -p $(foreach t,doctor nccl_tuning,$(O)/fuzz/$(t) $(O)/fuzz/$(t)_found)
+	mkdir -p $(foreach t,doctor nccl_tuning tuning,$(O)/fuzz/$(t) $(O)/fuzz/$(t)_found)
 	tests/fuzz/make_seeds_doctor $(O)/fuzz/doctor_seeds
 	$(FUZZ_CC) -o $(O)/fuzz/fuzz_doctor tests/fuzz/fuzz_doctor.c $(wildcard tools/doctor_*.c) -ldl
 	$(FUZZ_CC) -o $(O)/fuzz/fuzz_nccl_tuning tests/fuzz/fuzz_nccl_tuning.c \
 	    $(addprefix plugin/,nccl_tuning.c config.c log.c)
+	$(FUZZ_CC) -o $(O)/fuzz/fuzz_tuning tests/fuzz/fuzz_tuning.c \
+	    $(addprefix plugin/,tuning.c tuning_text.c route.c model.c)
 	$(call fuzz_run,doctor,$(O)/fuzz/doctor_seeds)
 	$(call fuzz_run,nccl_tuning,tests/fuzz/seeds_nccl_tuning)
+	$(call fuzz_run,tuning,tests/fuzz/seeds_tuning)
 lint: ## format, clang-tidy, cppcheck, shellcheck, codespell, exports
 	@scripts/deps --lint
 	+@$(MAKE) --no-print-directory $(EMU_PLUGIN)

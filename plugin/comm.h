@@ -52,6 +52,7 @@ enum llane_comm_state {
     X(NO_BLOCKS, "not enough multiprocessors for all ranks' blocks at once")                       \
     X(PEER, "a peer's memory does not open")                                                       \
     X(PROBE, "the probe of peer memory failed")                                                    \
+    X(CALIBRATION, "calibration did not come to its end")                                          \
     X(DIED, "a rank died during set-up")                                                           \
     X(LEFT, "a rank ended the communicator during set-up")                                         \
     X(INTERNAL, "a system call failed")                                                            \

@@ -284,6 +284,16 @@ int llane_config_nccl_checks(void)
            (mode && (!strcasecmp(mode, "DEBUG_LOCAL") || !strcasecmp(mode, "DEBUG_GLOBAL")));
 }
 
+int llane_config_cache_directory(char *path, size_t bytes)
+{
+    const char *cache = read_env("XDG_CACHE_HOME"), *home = read_env("HOME");
+    /* Relative ones are to be ignored, says the XDG specification. */
+    int n = cache && cache[0] == '/' ? snprintf(path, bytes, "%s/llane", cache)
+            : home && home[0] == '/' ? snprintf(path, bytes, "%s/.cache/llane", home)
+                                     : 0;
+    return n > 0 && (size_t)n < bytes;
+}
+
 int llane_config_is_preloaded(const char *name)
 {
     const char *list = read_env("LD_PRELOAD");

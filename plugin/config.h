@@ -8,6 +8,7 @@
 #ifndef LLANE_CONFIG_H
 #define LLANE_CONFIG_H
 
+#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 
@@ -40,6 +41,9 @@ int llane_config_debug_has_calls(void);
 int llane_config_nccl_number(const char *name, int *out);
 /* NCCL_CHECK_POINTERS or NCCL_CHECK_MODE ask NCCL to look at every call's arguments. */
 int llane_config_nccl_checks(void);
+
+/* $XDG_CACHE_HOME/llane, or .cache/llane in the home folder; 0: neither is named. */
+int llane_config_cache_directory(char *path, size_t bytes);
 
 /* 1 if name stands in LD_PRELOAD: tells the preload door from the others. */
 int llane_config_is_preloaded(const char *name);

@@ -54,6 +54,13 @@
       "How long LLANE_WAIT waits, in milliseconds; then NCCL carries on.")                         \
     X(probe_timeout_ms, PROBE_TIMEOUT_MS, INT, 2000, 1, 60000, "",                                 \
       "How long the probe of peer memory may take, and that of host memory, in milliseconds.")     \
+    X(calibrate, CALIBRATE, WORD, 0, 0, 2, "auto off force",                                       \
+      "Which kernel carries which size. auto: as measured when the lane is set up, or before, "    \
+      "from $XDG_CACHE_HOME/llane; off: by a model; force: measured anew. Rank 0's value holds "   \
+      "for its communicator.")                                                                     \
+    X(calibrate_ms, CALIBRATE_MS, INT, 150, 1, 600000, "",                                         \
+      "About how long calibration may take, in milliseconds; sizes that are not reached by then "  \
+      "go by the model. Rank 0's value holds for its communicator.")                               \
     X(graph_order, GRAPH_ORDER, BOOL, 1, 0, 1, "",                                                 \
       "0: captured all-reduces are not ordered against eager ones and other graphs of their "      \
       "communicator, which saves two nodes a graph. For programs that use one stream.")            \

@@ -28,6 +28,8 @@ struct CUgraphExec_st;
 const char *llane_gpu_error(void);
 /* "cuda 13.0, driver 13.0" or "emulation". Static storage. */
 const char *llane_gpu_runtime(void);
+/* 1: an emulation, whose times tell nothing. */
+int llane_gpu_is_emulated(void);
 
 /* ---- devices ---- */
 struct llane_gpu_identity {

@@ -46,6 +46,11 @@ static int query(const char *call, cudaError_t error, int *done_out)
     return done(call, error);
 }
 
+int llane_gpu_is_emulated(void)
+{
+    return 0;
+}
+
 const char *llane_gpu_runtime(void)
 {
     static _Thread_local char text[64];

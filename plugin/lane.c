@@ -34,18 +34,35 @@ static struct llane_ab_pair *ab_begin(struct llane_lane *lane, enum llane_ab_pat
                     : NULL;
 }
 
+int llane_lane_launch(const struct llane_lane *lane, const struct llane_operation *operation,
+                      const struct llane_plan *plan, void **chain)
+{
+    struct llane_all_reduce_args args = lane->args[plan->packet];
+    args.in = operation->in;
+    args.out = operation->out;
+    args.count = operation->count;
+    args.op = plan->op;
+    args.flags = (is_plain(operation, plan, args.n_ranks) ? LLANE_FLAG_PLAIN : 0u) |
+                 (lane->limits.sleeps ? LLANE_FLAG_SLEEP : 0u);
+    args.chunk_packets = plan->chunk_packets;
+    const struct llane_gpu_launch request = {
+        .kernel = lane->has_shared
+                      ? llane_shared_table[plan->type][plan->algorithm][plan->packet]
+                      : llane_all_reduce_table[plan->type][plan->algorithm][plan->packet],
+        .args = &args,
+        .args_bytes = sizeof args,
+        .n_blocks = plan->n_blocks,
+        .n_threads = plan->n_threads,
+        .stream = operation->stream,
+        .chain = chain,
+    };
+    return llane_gpu_launch(&request);
+}
+
 static int launch(struct llane_lane *lane, const struct llane_operation *operation)
 {
     struct llane_plan plan =
         llane_route_plan(&lane->limits, operation->count, operation->datatype, operation->op);
-    struct llane_all_reduce_args args = lane->args[plan.packet];
-    args.in = operation->in;
-    args.out = operation->out;
-    args.count = operation->count;
-    args.op = plan.op;
-    args.flags = (is_plain(operation, &plan, args.n_ranks) ? LLANE_FLAG_PLAIN : 0u) |
-                 (lane->limits.sleeps ? LLANE_FLAG_SLEEP : 0u);
-    args.chunk_packets = plan.chunk_packets;
     int err = llane_order_before(lane->order, operation->stream);
     if (err) {
         return err;
@@ -54,19 +71,9 @@ static int launch(struct llane_lane *lane, const struct llane_operation *operati
     if (!chain) {
         post(lane, operation);
     }
-    const struct llane_gpu_launch request = {
-        .kernel = lane->has_shared ? llane_shared_table[plan.type][plan.algorithm][plan.packet]
-                                   : llane_all_reduce_table[plan.type][plan.algorithm][plan.packet],
-        .args = &args,
-        .args_bytes = sizeof args,
-        .n_blocks = plan.n_blocks,
-        .n_threads = plan.n_threads,
-        .stream = operation->stream,
-        .chain = chain,
-    };
     uint64_t bytes = operation->count * llane_route_type_bytes(operation->datatype);
     struct llane_ab_pair *pair = ab_begin(lane, LLANE_AB_LANE, operation);
-    err = llane_gpu_launch(&request);
+    err = llane_lane_launch(lane, operation, &plan, chain);
     if (err) {
         llane_ab_cancel(pair, 0);
         return err;

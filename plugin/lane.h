@@ -46,6 +46,11 @@ struct llane_operation {
 /* The communicator's device may be other than the current one, which is left as it was. */
 int llane_lane_all_reduce(struct llane_lane *lane, const struct llane_operation *operation);
 
+/* The kernel alone, as planned, on the current device: for all_reduce, and for calibration while the
+ * lane is not live. chain: as in struct llane_gpu_launch. */
+int llane_lane_launch(const struct llane_lane *lane, const struct llane_operation *operation,
+                      const struct llane_plan *plan, void **chain);
+
 /* 1 until the operations so far have ended, those of replayed graphs included; 0 once they were told to
  * stop. */
 int llane_lane_is_busy(const struct llane_lane *lane);

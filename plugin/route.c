@@ -258,9 +258,14 @@ struct llane_plan llane_route_plan(const struct llane_route_limits *limits, size
 
 /* ---- the table ---- */
 
-void llane_route_fill_defaults(struct llane_route_limits *limits)
+double llane_route_nccl_us(const struct llane_route_limits *limits, uint64_t bytes)
 {
     const struct llane_model_machine machine = machine_of(limits);
+    return llane_model_nccl_us(&machine, bytes);
+}
+
+void llane_route_fill_defaults(struct llane_route_limits *limits)
+{
     int is_forced = limits->algorithm || limits->packet;
     for (int of = 0; of < LLANE_TUNING_CLASSES; of++) {
         for (uint32_t b = 0; b < LLANE_TUNING_BUCKETS; b++) {
@@ -270,7 +275,7 @@ void llane_route_fill_defaults(struct llane_route_limits *limits)
                 continue;
             }
             double us = model_best(limits, bytes, (enum llane_tuning_class)of, choice);
-            if (!is_forced && llane_tuning_is_faster(llane_model_nccl_us(&machine, bytes), us)) {
+            if (!is_forced && llane_tuning_is_faster(llane_route_nccl_us(limits, bytes), us)) {
                 choice->path = LLANE_TUNING_NCCL;
             }
         }

@@ -93,6 +93,9 @@ const char *llane_plan_text(const struct llane_plan *plan);
  */
 void llane_route_fill_defaults(struct llane_route_limits *limits);
 
+/* NCCL by the model. */
+double llane_route_nccl_us(const struct llane_route_limits *limits, uint64_t bytes);
+
 /*
  * What is worth measuring for a bucket: kernels for float32, several widths each, no two alike.
  * usable_out: for each class a bit for each candidate; default_out: which one the model would take.

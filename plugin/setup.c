@@ -12,6 +12,7 @@
 #include "log.h"
 #include "report.h"
 #include "setup_steps.h"
+#include "tuning_text.h"
 
 static _Atomic int n_threads_running;
 static _Atomic int is_leaving;
@@ -51,9 +52,10 @@ static const char *memory_text(const struct llane_setup *s)
 static void log_active(const struct llane_setup *s, const struct llane_lane *lane, uint64_t number)
 {
     LLANE_INFO("rank %d of %d: active from all-reduce %" PRIu64 " over %s, %" PRIu64 " to %" PRIu64
-               " bytes, at most %u blocks, %" PRIu64 " KiB of staging memory",
+               " bytes, at most %u blocks, %" PRIu64 " KiB of staging memory, table %08x",
                s->comm->rank, s->comm->n_ranks, number, memory_text(s), lane->limits.min_bytes,
-               lane->limits.max_bytes, lane->limits.max_blocks, lane->staging->bytes >> 10);
+               lane->limits.max_bytes, lane->limits.max_blocks, lane->staging->bytes >> 10,
+               (unsigned)llane_tuning_hash(&lane->limits.tuning, sizeof lane->limits.tuning));
 }
 
 static void finish(struct llane_setup *s, enum llane_inactive_reason reason)

@@ -13,7 +13,7 @@
 #include "report.h"
 #include "version.h"
 
-static enum llane_inactive_reason reason_of_verdict(const struct llane_verdict *verdict)
+static enum llane_inactive_reason reason_of(const struct llane_verdict *verdict)
 {
     switch (verdict->reason) {
     case LLANE_BOARD_DIED:
@@ -29,32 +29,33 @@ static enum llane_inactive_reason reason_of_verdict(const struct llane_verdict *
                : LLANE_INACTIVE_RECORD;
 }
 
-static uint32_t vote_of_reason(enum llane_inactive_reason reason)
+uint32_t llane_setup_vote_of(enum llane_inactive_reason reason)
 {
     return reason == LLANE_INACTIVE_NONE ? LLANE_BOARD_AGREED
                                          : LLANE_BOARD_REASON_FIRST + (uint32_t)reason;
 }
 
-/* Votes, waits for the verdict and returns its reason, the same on every rank. */
+enum llane_inactive_reason llane_setup_reason_of(const struct llane_setup *s,
+                                                 const struct llane_verdict *verdict)
+{
+    if (verdict->rank != s->comm->rank) {
+        LLANE_INFO("rank %d: rank %d refused the lane", s->comm->rank, verdict->rank);
+    }
+    return reason_of(verdict);
+}
+
 enum llane_inactive_reason llane_setup_conclude(struct llane_setup *s, int step,
                                                 enum llane_inactive_reason mine, const void *record,
                                                 size_t record_bytes)
 {
     struct llane_verdict verdict;
     if (step != LLANE_BOARD_ARRIVAL) {
-        llane_board_vote(s->board, step, vote_of_reason(mine), record, record_bytes);
+        llane_board_vote(s->board, step, llane_setup_vote_of(mine), record, record_bytes);
     }
     if (llane_board_wait(s->board, step, &s->comm->cancel, &verdict)) {
         return LLANE_INACTIVE_CANCELED;
     }
-    if (verdict.is_yes) {
-        return LLANE_INACTIVE_NONE;
-    }
-    enum llane_inactive_reason reason = reason_of_verdict(&verdict);
-    if (verdict.rank != s->comm->rank) {
-        LLANE_INFO("rank %d: rank %d refused the lane", s->comm->rank, verdict.rank);
-    }
-    return reason;
+    return verdict.is_yes ? LLANE_INACTIVE_NONE : llane_setup_reason_of(s, &verdict);
 }
 
 /* ---- step 0: who is where ---- */
@@ -124,6 +125,7 @@ static enum llane_inactive_reason arrive(struct llane_setup *s)
         .objection = (int32_t)comm->objection,
     };
     s->readiness = get_ready(s, &mine.gpu);
+    mine.numa_node = llane_setup_numa_node(&mine.gpu);
     char first_of_build[17];
     snprintf(first_of_build, sizeof first_of_build, "%.16s", llane_build_id());
     const struct llane_board_args args = {
@@ -346,5 +348,8 @@ enum llane_inactive_reason llane_setup_run_steps(struct llane_setup *s)
     reason = reason ? reason : take_resources(s);
     reason = reason ? reason : llane_setup_map_peers(s, agree_on_width(s));
     reason = reason ? reason : llane_setup_prove(s);
-    return reason || !s->lane->limits.has_host_pairs ? reason : llane_setup_use_host(s);
+    if (!reason && s->lane->limits.has_host_pairs) {
+        reason = llane_setup_use_host(s);
+    }
+    return reason ? reason : llane_setup_tune(s);
 }

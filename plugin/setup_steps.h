@@ -2,7 +2,7 @@
  * setup_steps: what one rank does to give its communicator a lane: the steps on the board, each local
  * work and then a vote. setup_steps.c: who is where, configuration, kernels, geometry;
  * setup_memory.c: memory, and proof that what one rank writes another one reads; setup_host.c: the same
- * over host memory, for pairs of ranks that have no other.
+ * over host memory, for pairs of ranks that have no other; setup_tune.c: which path carries which size.
  *
  * Owns: one set-up's state, a struct llane_setup. Threads: set-up's helper thread, to which the struct
  * belongs. Blocking: until all ranks have voted, or the communicator ends.
@@ -18,7 +18,7 @@
 #include "staging_host.h"
 
 /* Steps on the board after arrival; each ends with a verdict that all ranks read. Those of host memory
- * are taken where a pair needs it. */
+ * are taken where a pair needs it; calibration's follow, as many as it takes. */
 enum {
     LLANE_SETUP_RESOURCES = LLANE_BOARD_ARRIVAL + 1,
     LLANE_SETUP_PEERS,
@@ -53,6 +53,7 @@ struct llane_setup_identity {
     struct llane_route_limits limits; /* the configuration in it; rank 0's holds */
     int32_t max_ctas;                 /* 0: no limit */
     int32_t objection; /* enum llane_inactive_reason: why it wants no lane, or NONE */
+    int32_t numa_node; /* of the GPU; -1: unknown */
 };
 
 /* What it tells with its vote on LLANE_SETUP_RESOURCES. */
@@ -74,10 +75,16 @@ struct llane_setup {
     uint8_t *bases[LLANE_MAX_RANKS]; /* NULL: not mapped */
     struct llane_staging_host host;
     uint64_t slot_bytes[LLANE_N_PACKETS];
+    uint8_t *scratch; /* limits.max_bytes of this rank's staging memory, for calibration */
 };
 
 /* All steps; NONE: the lane is proven on all ranks. */
 enum llane_inactive_reason llane_setup_run_steps(struct llane_setup *s);
+
+/* Votes' reasons and reasons for no lane. */
+uint32_t llane_setup_vote_of(enum llane_inactive_reason reason);
+enum llane_inactive_reason llane_setup_reason_of(const struct llane_setup *s,
+                                                 const struct llane_verdict *verdict);
 
 /* Ranks whose GPU is that of `rank`, this one included. */
 uint32_t llane_setup_ranks_on_gpu_of(const struct llane_setup *s, int rank);
@@ -119,5 +126,12 @@ void llane_setup_give_up(struct llane_setup *s);
 
 /* Memory, pinning and proof for the pairs that need it; a verdict each. */
 enum llane_inactive_reason llane_setup_use_host(struct llane_setup *s);
+
+/* ---- setup_tune.c ---- */
+
+/* The node that a GPU hangs off, or -1. */
+int32_t llane_setup_numa_node(const struct llane_gpu_identity *gpu);
+/* Which path carries which size: calibrated together, or by default. */
+enum llane_inactive_reason llane_setup_tune(struct llane_setup *s);
 
 #endif

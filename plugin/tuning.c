@@ -2,6 +2,8 @@
 
 /* The width of the noise, of two medians of a few samples. */
 static const double NOISE = 0.05, NOISE_US = 0.1;
+/* Two passes that differ by more were disturbed: the GPU had other work. */
+static const double STEADY = 0.25;
 
 enum { FIRST_BUCKET = 5, BUCKETS_A_STEP = 2 };
 
@@ -46,7 +48,13 @@ static int is_measured(const struct llane_tuning_times *times, int candidate)
     return is_time(times->us[0][candidate]) && is_time(times->us[1][candidate]);
 }
 
-static double mean(const struct llane_tuning_times *times, int candidate)
+static int is_steady(const struct llane_tuning_times *times, int candidate)
+{
+    double a = times->us[0][candidate], b = times->us[1][candidate];
+    return a < b * (1 + STEADY) && b < a * (1 + STEADY);
+}
+
+double llane_tuning_us(const struct llane_tuning_times *times, int candidate)
 {
     return ((double)times->us[0][candidate] + times->us[1][candidate]) / 2;
 }
@@ -69,11 +77,12 @@ int llane_tuning_judge(const struct llane_tuning_times *times, int n_candidates,
 {
     int best = by_default;
     *agrees_out = 0;
-    if (!is_measured(times, by_default)) {
+    if (!is_measured(times, by_default) || !is_steady(times, by_default)) {
         return by_default;
     }
     for (int c = 0; c < n_candidates; c++) {
-        if (!(may_use >> c & 1) || !is_measured(times, c) || mean(times, c) >= mean(times, best)) {
+        if (!(may_use >> c & 1) || !is_measured(times, c) ||
+            llane_tuning_us(times, c) >= llane_tuning_us(times, best)) {
             continue;
         }
         int is_better = 1;

@@ -47,6 +47,9 @@ struct llane_tuning_times {
     float us[LLANE_TUNING_PASSES][LLANE_TUNING_CANDIDATES];
 };
 
+/* Of both passes. */
+double llane_tuning_us(const struct llane_tuning_times *times, int candidate);
+
 /*
  * The best of the candidates that may_use marks. Candidate `by_default` stays unless another one is
  * faster by more than noise, in both passes. agrees_out: each pass alone would have come to the same,

@@ -44,6 +44,11 @@ const char *llane_gpu_error(void)
     return error_text;
 }
 
+int llane_gpu_is_emulated(void)
+{
+    return 1;
+}
+
 const char *llane_gpu_runtime(void)
 {
     return "emulation";

@@ -1,0 +1,139 @@
+/* Which path carries which size: the last of set-up's steps. */
+#include "setup_steps.h"
+
+#include <ctype.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdarg.h>
+#include <stdio.h>
+
+#include "calibrate_lane.h"
+#include "config.h"
+#include "err.h"
+#include "tuning_text.h"
+#include "version.h"
+
+int32_t llane_setup_numa_node(const struct llane_gpu_identity *gpu)
+{
+    char path[64];
+    int node = -1;
+    int n = snprintf(path, sizeof path, "/sys/bus/pci/devices/%.*s/numa_node", (int)sizeof gpu->pci,
+                     gpu->pci);
+    for (int i = 0; i < n; i++) {
+        path[i] = (char)tolower((unsigned char)path[i]);
+    }
+    FILE *file = fopen(path, "re");
+    if (file) {
+        if (fscanf(file, "%d", &node) != 1) {
+            node = -1;
+        }
+        fclose(file);
+    }
+    return node;
+}
+
+/* Nodes that GPUs are known to hang off. */
+static uint32_t count_nodes(const struct llane_setup *s)
+{
+    uint32_t n = 0;
+    for (int r = 0; r < s->comm->n_ranks; r++) {
+        int is_first = s->identity[r].numa_node >= 0;
+        for (int before = 0; before < r; before++) {
+            is_first &= s->identity[before].numa_node != s->identity[r].numa_node;
+        }
+        n += (uint32_t)is_first;
+    }
+    return n ? n : 1;
+}
+
+/* From exchanged facts alone, so equal on all ranks. */
+static void describe_machine(struct llane_setup *s)
+{
+    struct llane_route_limits *limits = &s->lane->limits;
+    limits->n_sockets = count_nodes(s);
+    limits->ranks_per_gpu = 1;
+    for (int r = 0; r < s->comm->n_ranks; r++) {
+        uint32_t n = llane_setup_ranks_on_gpu_of(s, r);
+        limits->ranks_per_gpu = n > limits->ranks_per_gpu ? n : limits->ranks_per_gpu;
+    }
+    limits->memory =
+        limits->ranks_per_gpu == limits->n_ranks ? LLANE_MEMORY_ONE_GPU : LLANE_MEMORY_PEER;
+}
+
+static void add(char *key, size_t *used, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+static void add(char *key, size_t *used, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    int n = vsnprintf(key + *used, LLANE_TUNING_KEY_BYTES - *used, format, args);
+    va_end(args);
+    *used += n > 0 ? (size_t)n : 0;
+}
+
+/* All that times depend on. It fits: 16 GPUs are 16 lines of less than 64 bytes. */
+static void make_key(const struct llane_setup *s, char key[LLANE_TUNING_KEY_BYTES])
+{
+    const struct llane_route_limits *l = &s->lane->limits;
+    size_t used = 0;
+    add(key, &used, "llane %s %.40s\nnccl %d\n%.100s\n", LLANE_VERSION, llane_build_id(),
+        s->comm->nccl->version, llane_gpu_runtime());
+    add(key, &used, "memory %s\nmax_bytes %" PRIu64 "\nwidth %u %u\nranks %u\n",
+        llane_memory_text(l->memory), l->max_bytes, l->max_blocks, l->max_threads, l->n_ranks);
+    for (uint32_t r = 0; r < l->n_ranks; r++) {
+        add(key, &used, "gpu ");
+        for (size_t i = 0; i < sizeof s->identity[r].gpu.uuid; i++) {
+            add(key, &used, "%02x", s->identity[r].gpu.uuid[i]);
+        }
+        add(key, &used, "\n");
+    }
+}
+
+static enum llane_inactive_reason reason_of(const struct llane_setup *s, int err,
+                                            const struct llane_verdict *verdict)
+{
+    switch (err) {
+    case 0:
+        return LLANE_INACTIVE_NONE;
+    case LLANE_ECANCELED:
+        return LLANE_INACTIVE_CANCELED;
+    case LLANE_EREFUSED:
+        return llane_setup_reason_of(s, verdict);
+    case LLANE_EINVAL:
+        return LLANE_INACTIVE_RECORD;
+    default:
+        return LLANE_INACTIVE_INTERNAL;
+    }
+}
+
+enum llane_inactive_reason llane_setup_tune(struct llane_setup *s)
+{
+    struct llane_comm *comm = s->comm;
+    struct llane_calibrate_lane lane = {s->lane, s->stream, s->scratch, &comm->cancel, comm->rank};
+    const struct llane_calibrate_source source = llane_calibrate_lane_source(&lane);
+    char key[LLANE_TUNING_KEY_BYTES], directory[PATH_MAX];
+    describe_machine(s);
+    make_key(s, key);
+    const struct llane_calibrate_args args = {
+        .board = s->board,
+        .first_step = LLANE_SETUP_TUNE,
+        .rank = comm->rank,
+        .n_ranks = comm->n_ranks,
+        .cancel = &comm->cancel,
+        .refusal = llane_setup_vote_of(LLANE_INACTIVE_CALIBRATION),
+        .source = &source,
+        .mode = (enum llane_calibrate_mode)llane_config()->calibrate,
+        .budget_ms = (double)llane_config()->calibrate_ms,
+        .has_clock = !llane_gpu_is_emulated(),
+        .key = key,
+        .directory = llane_config_cache_directory(directory, sizeof directory) ? directory : NULL,
+    };
+    struct llane_verdict verdict = {0};
+    int err = llane_calibrate(&args, &s->lane->limits, &verdict);
+    if (err) {
+        /* Kernels of it may still run: the event tells when they have ended, the word ends them. */
+        (void)llane_gpu_event_record(s->lane->staging->last_op, s->stream);
+        llane_lane_abort(s->lane);
+    }
+    return reason_of(s, err, &verdict);
+}
