@@ -13,8 +13,8 @@ enum llane_inactive_reason llane_setup_take_staging(struct llane_setup *s,
                                                     struct llane_setup_resources *mine)
 {
     struct llane_comm *comm = s->comm;
-    uint64_t used = llane_staging_bytes((uint32_t)comm->n_ranks, s->slot_bytes);
-    uint64_t bytes = used + s->lane->limits.max_bytes;
+    uint32_t n_ranks = (uint32_t)comm->n_ranks;
+    uint64_t bytes = llane_staging_bytes(n_ranks, s->slot_bytes, s->lane->limits.max_bytes);
     int err = llane_staging_take(comm->device, bytes, llane_config()->max_staging_bytes, s->stream,
                                  &s->lane->staging);
     if (err) {
@@ -25,7 +25,7 @@ enum llane_inactive_reason llane_setup_take_staging(struct llane_setup *s,
     /* Relaxed: it goes with the vote. */
     atomic_store_explicit(&llane_board_presence(s->board, comm->rank)->is_using, 1,
                           memory_order_relaxed);
-    s->scratch = s->lane->staging->base + used;
+    s->scratch = llane_staging_scratch(s->lane->staging->base, n_ranks, s->slot_bytes);
     mine->memory.address = (uint64_t)(uintptr_t)s->lane->staging->base;
     mine->memory.device = comm->device;
     mine->memory.handle = s->lane->staging->handle;

@@ -25,13 +25,27 @@ static uint64_t region_bytes(uint32_t n_ranks, uint64_t slot_bytes)
     return (uint64_t)n_ranks * 2 * slot_bytes;
 }
 
-uint64_t llane_staging_bytes(uint32_t n_ranks, const uint64_t slot_bytes[LLANE_N_PACKETS])
+/* Up to the end of the last region. */
+static uint64_t used_bytes(uint32_t n_ranks, const uint64_t slot_bytes[LLANE_N_PACKETS])
 {
     uint64_t bytes = CELLS_BYTES + (uint64_t)LLANE_MAX_RANKS * LLANE_PROBE_BYTES;
     for (int p = 0; p < LLANE_N_PACKETS; p++) {
         bytes += region_bytes(n_ranks, slot_bytes[p]);
     }
+    return bytes;
+}
+
+uint64_t llane_staging_bytes(uint32_t n_ranks, const uint64_t slot_bytes[LLANE_N_PACKETS],
+                             uint64_t scratch_bytes)
+{
+    uint64_t bytes = used_bytes(n_ranks, slot_bytes) + scratch_bytes;
     return (bytes + GRAIN_BYTES - 1) / GRAIN_BYTES * GRAIN_BYTES;
+}
+
+uint8_t *llane_staging_scratch(uint8_t *base, uint32_t n_ranks,
+                               const uint64_t slot_bytes[LLANE_N_PACKETS])
+{
+    return base + used_bytes(n_ranks, slot_bytes);
 }
 
 struct llane_cells *llane_staging_cells(uint8_t *base)

@@ -44,8 +44,12 @@ struct llane_staging {
 };
 
 /* Sizes within an allocation; all ranks compute the same from agreed numbers. slot_bytes: of one
- * generation, for each packet family, which has a region of its own. */
-uint64_t llane_staging_bytes(uint32_t n_ranks, const uint64_t slot_bytes[LLANE_N_PACKETS]);
+ * generation, for each packet family, which has a region of its own. scratch_bytes: for the owner's
+ * kernels alone, while it calibrates. */
+uint64_t llane_staging_bytes(uint32_t n_ranks, const uint64_t slot_bytes[LLANE_N_PACKETS],
+                             uint64_t scratch_bytes);
+uint8_t *llane_staging_scratch(uint8_t *base, uint32_t n_ranks,
+                               const uint64_t slot_bytes[LLANE_N_PACKETS]);
 struct llane_cells *llane_staging_cells(uint8_t *base);
 uint8_t *llane_staging_probe_area(uint8_t *base, uint32_t source);
 uint8_t *llane_staging_slot(uint8_t *base, uint32_t n_ranks,

@@ -1,24 +1,24 @@
 #include "tuning.h"
 
+#include "sizes.h"
+
 /* The width of the noise, of two medians of a few samples. */
 static const double NOISE = 0.05, NOISE_US = 0.1;
 /* Two passes that differ by more were disturbed: the GPU had other work. */
 static const double STEADY = 0.25;
 
-enum { FIRST_BUCKET = 5, BUCKETS_A_STEP = 2 };
+enum { FIRST_BITS = 3, FIRST_BUCKET = 5, BUCKETS_A_STEP = 2 };
 
 uint32_t llane_tuning_bucket(uint64_t bytes)
 {
-    uint32_t bucket = 0;
-    while (bucket + 1 < LLANE_TUNING_BUCKETS && llane_tuning_bucket_bytes(bucket) < bytes) {
-        bucket++;
-    }
-    return bucket;
+    uint32_t of_sizes = (uint32_t)llane_size_bucket(bytes);
+    uint32_t bucket = of_sizes > FIRST_BITS ? of_sizes - FIRST_BITS : 0;
+    return bucket < LLANE_TUNING_BUCKETS ? bucket : LLANE_TUNING_BUCKETS - 1;
 }
 
 uint64_t llane_tuning_bucket_bytes(uint32_t bucket)
 {
-    return 8ull << bucket;
+    return 1ull << (FIRST_BITS + bucket);
 }
 
 uint32_t llane_tuning_ladder(uint64_t max_bytes, uint32_t buckets_out[LLANE_TUNING_SIZES])

@@ -89,7 +89,7 @@ static int prepare(struct rank *r)
     void *host, *device;
     if (llane_gpu_device_set(r->rank) || llane_gpu_stream_create(&r->stream) ||
         llane_gpu_event_create(1, &r->from) || llane_gpu_event_create(1, &r->to) ||
-        llane_staging_take(r->rank, llane_staging_bytes(2, slot_bytes), 1ull << 30, r->stream,
+        llane_staging_take(r->rank, llane_staging_bytes(2, slot_bytes, 0), 1ull << 30, r->stream,
                            &r->staging) ||
         llane_gpu_host_alloc(4096, &host, &device)) {
         return gpu_failed(r, "memory");
