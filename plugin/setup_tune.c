@@ -132,7 +132,7 @@ enum llane_inactive_reason llane_setup_tune(struct llane_setup *s)
     int err = llane_calibrate(&args, &s->lane->limits, &verdict);
     if (err) {
         /* Kernels of it may still run: the event tells when they have ended, the word ends them. */
-        (void)llane_gpu_event_record(s->lane->staging->last_op, s->stream);
+        (void)llane_gpu_event_record(s->lane->staging->last_probe, s->stream);
         llane_lane_abort(s->lane);
     }
     return reason_of(s, err, &verdict);
