@@ -22,8 +22,14 @@ struct burst {
 
 static int launch_all(struct llane_calibrate_lane *m, const struct burst *burst)
 {
-    const struct llane_operation operation = {m->scratch,  m->scratch, burst->bytes / sizeof(float),
-                                              ncclFloat32, ncclSum,    m->stream};
+    const struct llane_operation operation = {
+        .in = m->scratch,
+        .out = m->scratch,
+        .count = burst->bytes / sizeof(float),
+        .datatype = ncclFloat32,
+        .op = ncclSum,
+        .stream = m->stream,
+    };
     void *node = NULL;
     int err = 0;
     for (int i = 0; i < burst->n_ops && !err; i++) {

@@ -78,8 +78,12 @@ static void make_key(const struct llane_setup *s, char key[LLANE_TUNING_KEY_BYTE
     size_t used = 0;
     add(key, &used, "llane %s %.40s\nnccl %d\n%.100s\n", LLANE_VERSION, llane_build_id(),
         s->comm->nccl->version, llane_gpu_runtime());
-    add(key, &used, "memory %s\nmax_bytes %" PRIu64 "\nwidth %u %u\nranks %u\n",
-        llane_memory_text(l->memory), l->max_bytes, l->max_blocks, l->max_threads, l->n_ranks);
+    add(key, &used, "memory %s\nmax_bytes %" PRIu64 "\nranks %u\nblocks %u",
+        llane_memory_text(l->memory), l->max_bytes, l->n_ranks, l->max_blocks);
+    for (int w = 0; w < LLANE_N_WIDTHS; w++) {
+        add(key, &used, " %u", l->fit[w]);
+    }
+    add(key, &used, "\n");
     for (uint32_t r = 0; r < l->n_ranks; r++) {
         add(key, &used, "gpu ");
         for (size_t i = 0; i < sizeof s->identity[r].gpu.uuid; i++) {

@@ -24,7 +24,7 @@ static int accepts(const char *text, size_t n)
     struct llane_route_limits limits = {.max_bytes = 1 << 20,
                                         .n_ranks = 4,
                                         .max_blocks = LLANE_MAX_BLOCKS,
-                                        .max_threads = LLANE_MAX_BLOCKS * LLANE_MAX_THREADS};
+                                        .fit = {64, 64, 64, 64}};
     if (llane_route_can_use(&limits, &tuning)) {
         limits.tuning = tuning;
         llane_route_fill_defaults(&limits);

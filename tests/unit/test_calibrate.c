@@ -99,7 +99,7 @@ static void prepare(struct team *team)
             .max_bytes = MAX_BYTES,
             .n_ranks = N,
             .max_blocks = LLANE_MAX_BLOCKS,
-            .max_threads = LLANE_MAX_BLOCKS * LLANE_MAX_THREADS,
+            .fit = {64, 64, 64, 64},
             .memory = LLANE_MEMORY_PEER,
             .ranks_per_gpu = 1,
             .n_sockets = 1,
