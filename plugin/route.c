@@ -117,7 +117,7 @@ static int has_room(const struct llane_route_limits *limits, enum llane_algorith
 static struct llane_model_machine machine_of(const struct llane_route_limits *limits)
 {
     return (struct llane_model_machine){
-        .memory = limits->has_host_pairs ? LLANE_MEMORY_HOST : limits->memory,
+        .memory = limits->memory,
         .n_ranks = limits->n_ranks,
         .ranks_per_gpu = limits->ranks_per_gpu,
         .n_sockets = limits->n_sockets,

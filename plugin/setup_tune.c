@@ -56,8 +56,9 @@ static void describe_machine(struct llane_setup *s)
         uint32_t n = llane_setup_ranks_on_gpu_of(s, r);
         limits->ranks_per_gpu = n > limits->ranks_per_gpu ? n : limits->ranks_per_gpu;
     }
-    limits->memory =
-        limits->ranks_per_gpu == limits->n_ranks ? LLANE_MEMORY_ONE_GPU : LLANE_MEMORY_PEER;
+    limits->memory = limits->has_host_pairs                     ? LLANE_MEMORY_HOST
+                     : limits->ranks_per_gpu == limits->n_ranks ? LLANE_MEMORY_ONE_GPU
+                                                                : LLANE_MEMORY_PEER;
 }
 
 static void add(char *key, size_t *used, const char *format, ...)
@@ -120,7 +121,8 @@ enum llane_inactive_reason llane_setup_tune(struct llane_setup *s)
     make_key(s, key);
     const struct llane_calibrate_args args = {
         .board = s->board,
-        .first_step = LLANE_SETUP_TUNE,
+        .first_step =
+            1 + (s->lane->limits.has_host_pairs ? LLANE_SETUP_HOST_PROBE : LLANE_SETUP_PROBE),
         .rank = comm->rank,
         .n_ranks = comm->n_ranks,
         .cancel = &comm->cancel,
@@ -135,9 +137,7 @@ enum llane_inactive_reason llane_setup_tune(struct llane_setup *s)
     struct llane_verdict verdict = {0};
     int err = llane_calibrate(&args, &s->lane->limits, &verdict);
     if (err) {
-        /* Kernels of it may still run: the event tells when they have ended, the word ends them. */
-        (void)llane_gpu_event_record(s->lane->staging->last_probe, s->stream);
-        llane_lane_abort(s->lane);
+        llane_setup_give_up(s);
     }
     return reason_of(s, err, &verdict);
 }
