@@ -57,8 +57,8 @@ void llane_emu_store4(void *to, uint32_t value);
 /*
  * Faults, read from the environment at load: EMU_FAULTS="mirror:2>0,drop:1>*,delay_us:0>1=500,..."
  * (source>destination physical devices, "*" for all, destination also "host", registered host memory;
- * kinds: mirror, drop, delay_us, flip, torn: one half of a 16-byte store is lost; no_peer: memory does
- * not open). EMU_MAX_PEERS: how many other devices one can reach. EMU_SEED seeds the fiber order
+ * kinds: mirror, drop, delay_us, flip, flip_late:...=N after N good stores, torn: one half of a 16-byte
+ * store is lost; no_peer: memory does not open). EMU_MAX_PEERS: how many other devices one can reach. EMU_SEED seeds the fiber order
  * and the tearing. EMU_FAIL="ipc_open,malloc,kernel_load" makes those calls fail in this process;
  * "primary" makes the current context one of the program's own. EMU_CC=80: compute capability 8.0.
  * EMU_NODES=0011: the NUMA node of each physical device.

@@ -164,7 +164,11 @@ static bool store_faulty(struct emu_worker *worker, const struct emu_tlb_entry *
         store_half(store->to, store->low);
         return true;
     }
-    if ((faults & EMU_FAULT_FLIP) && emu_random(&worker->random) % FLIP_RARITY == 0) {
+    bool flips = (faults & EMU_FAULT_FLIP) != 0;
+    if (faults & EMU_FAULT_FLIP_LATE)
+        flips |= worker->n_doubtful_stores++ >=
+                 emu_config()->n_good[worker->device][entry->region->owner];
+    if (flips && emu_random(&worker->random) % FLIP_RARITY == 0) {
         uint32_t bit = emu_random(&worker->random) % (8 * store->bytes);
         *(bit < 64 ? &store->low : &store->high) ^= 1ULL << bit % 64;
     }

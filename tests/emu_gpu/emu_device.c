@@ -140,6 +140,11 @@ static const char *parse_end(const char *text, int *first, int *last)
     return end;
 }
 
+static bool has_value(enum emu_fault_kind kind)
+{
+    return kind == EMU_FAULT_DELAY || kind == EMU_FAULT_FLIP_LATE;
+}
+
 /* kind:source>destination[=value] */
 static bool parse_fault(const char *text)
 {
@@ -148,7 +153,8 @@ static bool parse_fault(const char *text)
         enum emu_fault_kind kind;
     } kinds[] = {{"mirror:", EMU_FAULT_MIRROR},  {"drop:", EMU_FAULT_DROP},
                  {"delay_us:", EMU_FAULT_DELAY}, {"flip:", EMU_FAULT_FLIP},
-                 {"torn:", EMU_FAULT_TORN},      {"no_peer:", EMU_FAULT_NO_PEER}};
+                 {"torn:", EMU_FAULT_TORN},      {"flip_late:", EMU_FAULT_FLIP_LATE},
+                 {"no_peer:", EMU_FAULT_NO_PEER}};
     for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
         size_t length = strlen(kinds[i].name);
         if (strncmp(text, kinds[i].name, length) != 0)
@@ -158,12 +164,12 @@ static bool parse_fault(const char *text)
         if (!p || *p != '>' || from_last == EMU_HOST)
             return false;
         p = parse_end(p + 1, &to_first, &to_last);
-        if (!p || (kinds[i].kind == EMU_FAULT_DELAY) != (*p == '='))
+        if (!p || has_value(kinds[i].kind) != (*p == '='))
             return false;
-        uint32_t delay = 0;
+        uint32_t value = 0;
         if (*p == '=') {
             char *end;
-            delay = (uint32_t)strtoul(p + 1, &end, 10);
+            value = (uint32_t)strtoul(p + 1, &end, 10);
             p = end;
         }
         if (*p != 0)
@@ -176,7 +182,9 @@ static bool parse_fault(const char *text)
                     continue;
                 config.faults[from][to] |= (uint8_t)kinds[i].kind;
                 if (kinds[i].kind == EMU_FAULT_DELAY)
-                    config.delay_us[from][to] = delay;
+                    config.delay_us[from][to] = value;
+                if (kinds[i].kind == EMU_FAULT_FLIP_LATE)
+                    config.n_good[from][to] = value;
                 config.has_faults = true;
             }
         }

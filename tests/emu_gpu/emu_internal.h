@@ -34,8 +34,9 @@ enum emu_fault_kind {
     EMU_FAULT_DROP = 2,
     EMU_FAULT_DELAY = 4,
     EMU_FAULT_FLIP = 8,
-    EMU_FAULT_TORN = 16,   /* one half of a 16-byte store is lost, now and then */
-    EMU_FAULT_NO_PEER = 32 /* the device cannot reach the other one at all */
+    EMU_FAULT_TORN = 16,     /* one half of a 16-byte store is lost, now and then */
+    EMU_FAULT_NO_PEER = 32,  /* the device cannot reach the other one at all */
+    EMU_FAULT_FLIP_LATE = 64 /* as FLIP, once so many stores of a kernel's worker went well */
 };
 
 struct emu_config {
@@ -46,6 +47,7 @@ struct emu_config {
     /* [source][destination], physical; EMU_HOST is a destination too. */
     uint8_t faults[EMU_MAX_DEVICES][EMU_MAX_DEVICES + 1];
     uint32_t delay_us[EMU_MAX_DEVICES][EMU_MAX_DEVICES + 1];
+    uint32_t n_good[EMU_MAX_DEVICES][EMU_MAX_DEVICES + 1]; /* FLIP_LATE */
     int max_peers;  /* that a device can reach, as EMU_MAX_PEERS says */
     char fail[256]; /* EMU_FAIL with a comma at both ends */
 };
@@ -122,7 +124,8 @@ struct emu_worker {
     void *grid_memory[2]; /* of the running grid, for leak checkers: they do not see its stack */
     int device;           /* physical device of the running kernel; -1 = none yet */
     uint64_t random;
-    bool progressed; /* some fiber did more than poll since the round began */
+    uint32_t n_doubtful_stores; /* to where FLIP_LATE is */
+    bool progressed;            /* some fiber did more than poll since the round began */
     /* Cache of emu_region_find() and of the fault table for this device. */
     uint64_t tlb_generation;
     int tlb_device;
