@@ -34,6 +34,7 @@ struct board_shared {
     struct llane_switch sw;
     struct place places[LLANE_BOARD_MAX_RANKS];
     struct llane_presence presence[LLANE_BOARD_MAX_RANKS];
+    struct llane_check check;
     /* Only pages that are written to take up memory. */
     unsigned char records[LLANE_BOARD_STEPS][LLANE_BOARD_MAX_RANKS][LLANE_BOARD_RECORD_BYTES];
 };
@@ -388,6 +389,11 @@ int llane_board_share(struct llane_board *board, size_t bytes, const _Atomic int
 struct llane_switch *llane_board_switch(struct llane_board *board)
 {
     return &board->shared->sw;
+}
+
+struct llane_check *llane_board_check(struct llane_board *board)
+{
+    return &board->shared->check;
 }
 
 struct llane_presence *llane_board_presence(struct llane_board *board, int rank)

@@ -25,6 +25,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "check.h"
 #include "life.h"
 #include "switch.h"
 
@@ -126,6 +127,9 @@ int llane_board_share(struct llane_board *board, size_t bytes, const _Atomic int
 
 /* The words of the switch, valid until leave. */
 struct llane_switch *llane_board_switch(struct llane_board *board);
+
+/* What the ranks said of their calls, likewise. Any thread. */
+struct llane_check *llane_board_check(struct llane_board *board);
 
 /* A rank's words, likewise. Any thread. */
 struct llane_presence *llane_board_presence(struct llane_board *board, int rank);

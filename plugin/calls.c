@@ -140,10 +140,9 @@ static ncclResult_t carry(struct llane_comm *comm, const struct llane_operation 
     if (result == ncclSuccess && llane_group_is_open(comm->nccl)) {
         int err = llane_group_add(comm, operation, LLANE_GROUP_LANE);
         result = !err ? ncclSuccess : err == LLANE_EINVAL ? ncclInvalidUsage : ncclSystemError;
-    } else if (result == ncclSuccess && llane_lane_all_reduce(lane, operation)) {
-        LLANE_WARN("rank %d: all-reduce %" PRIu64 " did not launch: %s", comm->rank,
-                   comm->n_all_reduces, llane_gpu_error());
-        result = ncclUnhandledCudaError;
+    } else if (result == ncclSuccess) {
+        int err = llane_lane_all_reduce(lane, operation);
+        result = err ? llane_comm_not_launched(comm, err) : ncclSuccess;
     }
     if (result != ncclSuccess) {
         llane_group_fail(comm->nccl, result, LLANE_REFUSED_BY_LLANE);
@@ -200,6 +199,15 @@ static void count_error(struct llane_comm *comm)
     pthread_mutex_unlock(&comm->lock);
 }
 
+/* LLANE_CHECK: of a call that NCCL carries, while others may carry theirs on the lane. */
+static ncclResult_t check_call(struct llane_comm *comm, const struct llane_operation *operation,
+                               ncclResult_t result)
+{
+    struct llane_lane *lane = llane_comm_live_lane(comm);
+    int err = lane ? llane_lane_check(lane, operation) : 0;
+    return err ? llane_comm_not_launched(comm, err) : result;
+}
+
 /* The communicator is known, and of this libnccl. */
 static ncclResult_t all_reduce(struct llane_comm *comm, ncclComm_t handle,
                                struct llane_operation *operation)
@@ -237,7 +245,9 @@ static ncclResult_t all_reduce(struct llane_comm *comm, ncclComm_t handle,
     if (llane_is_refused(result) && !llane_group_is_open(comm->nccl)) {
         llane_comm_uncount(comm, 1);
     }
-    return result;
+    return llane_is_refused(result) || llane_group_is_open(comm->nccl)
+               ? result
+               : check_call(comm, operation, result);
 }
 
 ncclResult_t llane_call_AllReduce(const struct llane_nccl *nccl, const void *sendbuff,

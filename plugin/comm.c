@@ -5,6 +5,8 @@
 #include <string.h>
 
 #include "config.h"
+#include "err.h"
+#include "log.h"
 #include "stats.h"
 
 /*
@@ -168,6 +170,16 @@ int llane_comm_is_busy(const struct llane_comm *comm)
 {
     const struct llane_lane *lane = atomic_load_explicit(&comm->lane, memory_order_acquire);
     return lane && llane_lane_is_busy(lane);
+}
+
+ncclResult_t llane_comm_not_launched(struct llane_comm *comm, int err)
+{
+    if (err == LLANE_EREFUSED) {
+        llane_watch_disagreement(atomic_load_explicit(&comm->watched, memory_order_acquire));
+        return ncclInvalidUsage;
+    }
+    LLANE_WARN("rank %d: an all-reduce did not launch: %s", comm->rank, llane_gpu_error());
+    return ncclUnhandledCudaError;
 }
 
 ncclResult_t llane_comm_failure(struct llane_comm *comm)

@@ -186,6 +186,8 @@ void llane_comm_set_live(struct llane_comm *comm);
 void llane_comm_uncount(struct llane_comm *comm, uint64_t n);
 /* The lane, while it may be used; NULL else. */
 struct llane_lane *llane_comm_live_lane(struct llane_comm *comm);
+/* What a lane's operation that was not launched is to the caller: LLANE_E* -> ncclResult_t, logged. */
+ncclResult_t llane_comm_not_launched(struct llane_comm *comm, int err);
 /* ncclSuccess, or what the lane's data calls and ncclCommGetAsyncError report from now on. */
 ncclResult_t llane_comm_failure(struct llane_comm *comm);
 /* From the first all-reduce on, until it has no lane and will have none. */

@@ -74,6 +74,9 @@
     X(nccl_tuning, NCCL_TUNING, TEXT, 0, 0, 0, "FILE",                                             \
       "Algorithm, protocol and channels for calls that stay with NCCL, as docs/ab.md says; the "   \
       "same file on all ranks. Unset: NCCL chooses.")                                              \
+    X(check, CHECK, BOOL, 0, 0, 1, "",                                                             \
+      "1 on any rank: the ranks of a communicator compare count, type and operation of each of "   \
+      "its all-reduces; where they differ all report ncclInvalidUsage. For finding errors.")       \
     X(on_death, ON_DEATH, WORD, 0, 0, 1, "wait stop",                                              \
       "What kernels do that need a rank which died: wait until the program aborts the "            \
       "communicator, as NCCL's do, or stop at once, and their stream goes on with garbage.")       \

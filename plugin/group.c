@@ -235,8 +235,7 @@ static int run_all(struct group *g, enum phase phase)
         int err = run(&g->entries[i], phase);
         if (err && !first_err) {
             first_err = err;
-            LLANE_WARN("rank %d: an operation of a group failed: %s", g->entries[i].comm->rank,
-                       llane_gpu_error());
+            (void)llane_comm_not_launched(g->entries[i].comm, err); /* says so */
         }
     }
     return first_err;
@@ -282,8 +281,10 @@ static ncclResult_t launch_and_end(struct group *g)
     int after_err = result == ncclSuccess      ? run_all(g, AFTER_NCCL)
                     : result == ncclInProgress ? run_all(g, AFTER_NCCL_PENDING)
                                                : 0;
-    return (err || before_err || after_err) && result == ncclSuccess ? ncclUnhandledCudaError
-                                                                     : result;
+    ncclResult_t ours = err == LLANE_EREFUSED            ? ncclInvalidUsage
+                        : err || before_err || after_err ? ncclUnhandledCudaError
+                                                         : ncclSuccess;
+    return result == ncclSuccess ? ours : result;
 }
 
 /* Nothing of it is launched. NCCL learns of an error that is not its own by a call it must refuse. */

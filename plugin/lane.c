@@ -96,10 +96,19 @@ static int leave(const struct llane_lane *lane, int previous, int err)
     return err ? err : restore_err;
 }
 
+int llane_lane_check(struct llane_lane *lane, const struct llane_operation *o)
+{
+    const struct llane_check_what what = {o->number, o->count, (int)o->datatype, (int)o->op};
+    return lane->is_checked ? llane_check_post(llane_board_check(lane->board),
+                                               (int)lane->limits.n_ranks, lane->rank, &what)
+                            : 0;
+}
+
 int llane_lane_all_reduce(struct llane_lane *lane, const struct llane_operation *operation)
 {
     int previous;
-    int err = enter(lane, &previous);
+    int err = llane_lane_check(lane, operation);
+    err = err ? err : enter(lane, &previous);
     return err ? err : leave(lane, previous, launch(lane, operation));
 }
 

@@ -30,6 +30,7 @@ struct llane_lane {
     struct llane_ab *ab;         /* NULL: nothing is timed */
     struct llane_shadow *shadow; /* NULL: nothing is compared */
     int device, rank;
+    int is_checked; /* LLANE_CHECK on any rank */
 };
 
 struct llane_operation {
@@ -43,7 +44,10 @@ struct llane_operation {
     int is_grouped;  /* issued at the end of a group */
 };
 
-/* The communicator's device may be other than the current one, which is left as it was. */
+/*
+ * The communicator's device may be other than the current one, which is left as it was. LLANE_EREFUSED:
+ * nothing was launched, since the ranks disagree on a call (check.h).
+ */
 int llane_lane_all_reduce(struct llane_lane *lane, const struct llane_operation *operation);
 
 /* The kernel alone, as planned, on the current device: for all_reduce, and for calibration while the
@@ -64,6 +68,9 @@ void llane_lane_ab_end(struct llane_lane *lane, struct llane_ab_pair *pair, cuda
 int llane_lane_shadow_input(struct llane_lane *lane, const struct llane_operation *operation);
 int llane_lane_shadow(struct llane_lane *lane, const struct llane_operation *operation, int input,
                       int is_compared);
+
+/* Where the lane is checked: as above, for an all-reduce that NCCL carries. */
+int llane_lane_check(struct llane_lane *lane, const struct llane_operation *operation);
 
 /* LLANE_DEAD_*: what a kernel of this lane found wrong, for good. */
 uint32_t llane_lane_dead(const struct llane_lane *lane);

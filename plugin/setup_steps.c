@@ -123,6 +123,7 @@ static enum llane_inactive_reason arrive(struct llane_setup *s)
         .limits = configured_limits(),
         .max_ctas = own_max_ctas(comm),
         .objection = (int32_t)comm->objection,
+        .wants_check = llane_config()->check != 0,
     };
     s->readiness = get_ready(s, &mine.gpu);
     mine.numa_node = llane_setup_numa_node(&mine.gpu);
@@ -155,6 +156,7 @@ static enum llane_inactive_reason arrive(struct llane_setup *s)
                                sizeof s->identity[r])) {
             reason = LLANE_INACTIVE_RECORD;
         }
+        s->lane->is_checked |= s->identity[r].wants_check != 0;
     }
     return reason ? reason : look_at_settings(s);
 }

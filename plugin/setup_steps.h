@@ -52,8 +52,9 @@ struct llane_setup_identity {
     struct llane_gpu_identity gpu;
     struct llane_route_limits limits; /* the configuration in it; rank 0's holds */
     int32_t max_ctas;                 /* 0: no limit */
-    int32_t objection; /* enum llane_inactive_reason: why it wants no lane, or NONE */
-    int32_t numa_node; /* of the GPU; -1: unknown */
+    int32_t objection;   /* enum llane_inactive_reason: why it wants no lane, or NONE */
+    int32_t numa_node;   /* of the GPU; -1: unknown */
+    int32_t wants_check; /* LLANE_CHECK; one rank's holds for all */
 };
 
 /* What it tells with its vote on LLANE_SETUP_RESOURCES. */

@@ -76,11 +76,10 @@ static const char *what_happened(uint32_t state)
                                             : "aborted the communicator";
 }
 
-static void fail(const struct llane_watched *w)
+static void fail(const struct llane_watched *w, ncclResult_t result, int is_stopping)
 {
-    int is_stopping = llane_config()->on_death;
     /* Release pairs with the acquire of every call. */
-    atomic_store_explicit(w->failure, ncclRemoteError, memory_order_release);
+    atomic_store_explicit(w->failure, result, memory_order_release);
     if (is_stopping) {
         llane_lane_abort(w->lane);
     }
@@ -102,7 +101,7 @@ static void fail_for(const struct llane_watched *w, int rank)
                w->lane->rank, rank, (int)llane_board_pid(w->lane->board, rank),
                what_happened(state_of(peer)), read_number(&peer->number), read_number(&peer->bytes),
                read_number(&mine->number), read_number(&mine->bytes), what_follows());
-    fail(w);
+    fail(w, ncclRemoteError, llane_config()->on_death != 0);
 }
 
 /* The rank that is farthest behind, which is the one most likely waited for. */
@@ -123,7 +122,20 @@ static void fail_for_time(const struct llane_watched *w)
                w->lane->rank, read_number(&mine->number), read_number(&mine->bytes),
                llane_config()->timeout_s, last, (int)llane_board_pid(w->lane->board, last),
                read_number(&peer->number), read_number(&peer->bytes), what_follows());
-    fail(w);
+    fail(w, ncclRemoteError, llane_config()->on_death != 0);
+}
+
+/* What was summed of calls that differ is garbage on all ranks: nothing is worth waiting for. */
+static void fail_where_ranks_disagree(const struct llane_watched *w)
+{
+    char words[256];
+    if (w->lane->is_checked &&
+        llane_check_tell(llane_board_check(w->lane->board), w->n_ranks, words, sizeof words)) {
+        LLANE_WARN("rank %d: the ranks disagree on %s. The communicator reports ncclInvalidUsage; "
+                   "its kernels are stopped",
+                   w->lane->rank, words);
+        fail(w, ncclInvalidUsage, 1);
+    }
 }
 
 /* ---- looking ---- */
@@ -223,6 +235,9 @@ static void look(void)
     n_looks++;
     for (struct llane_watched *w = all; w; w = w->next) {
         if (is_of_interest(w)) {
+            fail_where_ranks_disagree(w);
+        }
+        if (is_of_interest(w)) {
             look_at_peers(w, now_ms);
         }
         if (is_of_interest(w)) {
@@ -301,6 +316,17 @@ struct llane_watched *llane_watch_begin(struct llane_lane *lane, int n_ranks, _A
     all = w;
     pthread_mutex_unlock(&lock);
     return w;
+}
+
+void llane_watch_disagreement(struct llane_watched *w)
+{
+    if (w) {
+        pthread_mutex_lock(&lock);
+        if (is_of_interest(w)) {
+            fail_where_ranks_disagree(w);
+        }
+        pthread_mutex_unlock(&lock);
+    }
 }
 
 void llane_watch_leave(struct llane_watched *w, enum llane_presence_state how)

@@ -3,7 +3,8 @@
  * was killed or crashed, it ended the communicator, or (LLANE_TIMEOUT_S) it has not come for too long.
  * The communicator then reports ncclRemoteError for good. Kernels go on waiting until the program
  * aborts, as NCCL's do: one that stopped by itself would let its stream go on with garbage.
- * LLANE_ON_DEATH=stop ends them at once.
+ * LLANE_ON_DEATH=stop ends them at once. Where the ranks disagree on a call (check.h) the kernels are
+ * ended, and the communicator reports ncclInvalidUsage.
  *
  * Owns: one thread of the process, which looks ten times a second and also keeps the marks by which
  * other processes see that this one lives (life.h). It stays until the process ends.
@@ -23,6 +24,9 @@ void llane_watch_start(void);
 
 /* All ranks are on the lane's board. failure: receives an ncclResult_t, once, for good. NULL: no memory. */
 struct llane_watched *llane_watch_begin(struct llane_lane *lane, int n_ranks, _Atomic int *failure);
+
+/* This rank found that the ranks disagree on a call: says so at once. NULL is allowed. */
+void llane_watch_disagreement(struct llane_watched *watched);
 
 /* The communicator ends on this rank, which the others may see from now on. NULL is allowed. */
 void llane_watch_leave(struct llane_watched *watched, enum llane_presence_state how);

@@ -31,6 +31,10 @@ static const char g_help[] =
     "  late                 LLANE_TIMEOUT_S=1, it comes too late: ncclRemoteError\n"
     "  late_graph           the same, the sum being a graph's\n"
     "  none                 sums for longer than LLANE_TIMEOUT_S=1: no error\n"
+    "  check_count check_type check_op check_route   LLANE_CHECK=1, LLANE_MAX_BYTES=256, it makes "
+    "the\n"
+    "                       sum otherwise than the others: ncclInvalidUsage on all\n"
+    "  check_group          as check_op, in a group\n"
     "  term                 SIGTERM to a rank whose kernel waits: it ends\n";
 
 enum { COUNT = 64, LIMIT_MS = 3000, QUIET_MS = 1300 };
@@ -85,6 +89,13 @@ static ncclResult_t call(void)
     return ncclAllReduce(g.in, g.out, COUNT, ncclFloat32, ncclSum, g.comm, g.stream);
 }
 
+static ncclResult_t call_wrongly(void)
+{
+    size_t count = is("check_count") ? COUNT / 2 : is("check_route") ? COUNT + 1 : COUNT;
+    return ncclAllReduce(g.in, g.out, count, is("check_type") ? ncclInt32 : ncclFloat32,
+                         is("check_op") || is("check_group") ? ncclMax : ncclSum, g.comm, g.stream);
+}
+
 static void check(void)
 {
     char words[160] = "";
@@ -113,8 +124,8 @@ static void open_all(void)
     RANKS_CHECK(llane_gpu_device_count(&n_devices));
     RANKS_CHECK(llane_gpu_device_set(g.rank % n_devices));
     RANKS_CHECK(llane_gpu_stream_create(&g.stream));
-    RANKS_CHECK(llane_gpu_malloc(sizeof(g.host), (void **)&g.in));
-    RANKS_CHECK(llane_gpu_malloc(sizeof(g.host), (void **)&g.out));
+    RANKS_CHECK(llane_gpu_malloc(2 * sizeof(g.host), (void **)&g.in));
+    RANKS_CHECK(llane_gpu_malloc(2 * sizeof(g.host), (void **)&g.out));
     ranks_unique_id("id", ncclGetUniqueId, &id);
     RANKS_CHECK(ncclCommInitRank(&g.comm, g.n, id, g.rank));
     sum();
@@ -329,6 +340,28 @@ static void go_without_error(void)
     RANKS_CHECK(ncclCommDestroy(g.comm));
 }
 
+/* Whoever is first launches, and its kernel is ended; whoever sees the difference does not. */
+static void differ(void)
+{
+    ncclResult_t result = ncclSuccess;
+    fill();
+    if (is("check_group"))
+        RANKS_CHECK(ncclGroupStart());
+    result = g.rank == g.victim ? call_wrongly() : call();
+    if (is("check_group"))
+        result = ncclGroupEnd();
+    expect(result == ncclSuccess || result == ncclInvalidUsage, "another error from the call");
+    for (double start = now_ms(); error() == ncclSuccess && now_ms() - start < LIMIT_MS;)
+        sleep_ms(1);
+    expect(error() == ncclInvalidUsage, "no ncclInvalidUsage in time");
+    expect(call() == ncclInvalidUsage, "the next call is taken");
+    double start = now_ms();
+    if (!(is("check_route") && g.rank == g.victim)) /* NCCL's kernel waits until the abort */
+        await_end(start);
+    RANKS_CHECK(ncclCommAbort(g.comm));
+    await_end(start);
+}
+
 /* Rank 0 waits in a kernel and for its stream; another one sends the signal. */
 static void end_by_signal(void)
 {
@@ -363,6 +396,8 @@ int main(int argc, char **argv)
     ranks_barrier("open");
     if (is("none"))
         go_without_error();
+    else if (strncmp(g.what, "check_", 6) == 0)
+        differ();
     else if (is("term"))
         end_by_signal();
     else if (g.rank == g.victim)

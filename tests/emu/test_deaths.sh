@@ -53,7 +53,18 @@ deaths abort__in_a_sum__remote_error_for_the_others abort 0 2 'ncclRemoteError'
 deaths late__LLANE_TIMEOUT_S__remote_error late 0 2 'ncclRemoteError' LLANE_TIMEOUT_S=1
 deaths late__LLANE_TIMEOUT_S_and_a_replay__remote_error late_graph 0 2 'ncclRemoteError' LLANE_TIMEOUT_S=1
 deaths late__LLANE_TIMEOUT_S_and_nobody_late__no_error none 0 0 'LLANE rank' LLANE_TIMEOUT_S=1
-deaths signal__a_kernel_waits__the_process_ends term 143 0 'LLANE rank' LLANE_TEST_VICTIM=0
+differ() { # differ WHAT WORDS
+    deaths "check__${1}_differs__invalid_usage_on_all" "check_$1" 0 3 \
+        "the ranks disagree on all-reduce call 2: (rank [02] 64 float32 sum, )?rank 1 $2" \
+        LLANE_CHECK=1 LLANE_MAX_BYTES=256
+}
+differ count '32 float32 sum'
+differ type '64 int32 sum'
+differ op '64 float32 max'
+differ group '64 float32 max'
+differ route '65 float32 sum'
+deaths check__nobody_differs__no_error none 0 0 'LLANE rank' LLANE_CHECK=1
+deaths signal__a_kernel_waits__the_process_ends term 143 1 'rank 0 ended with signal 15' LLANE_TEST_VICTIM=0
 ! compgen -G "/dev/shm/*-$$-*" >"$out"
 report $? deaths__no_file_left
 echo "1..$n"

@@ -6,7 +6,7 @@ build=${LLANE_BUILD:?run it through make test}
 emu=$build/emu
 programs=$build/tests/emu
 out=$(mktemp)
-trap 'rm -f "$out"' EXIT
+trap 'rm -rf "$out" "$out.d"' EXIT
 n=0
 
 export LD_LIBRARY_PATH=$emu LLANE_STATS=1 LLANE_WAIT=1 NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT
@@ -149,6 +149,18 @@ nccl failure__gpu_does_not_answer_on_one_rank__all_inactive 3 "a rank's GPU does
 report $? failure__gpu_does_not_answer_on_one_rank__reason_on_all
 nccl failure__no_device_memory_on_one_rank__all_inactive 3 "no device memory for staging" \
     -e 2:EMU_FAIL=host_alloc -- --counts 9
+# A build of its own: the same object with another build id.
+mkdir "$out.d"
+python3 - "$emu/libnccl-tuner-llane.so" "$out.d/libnccl-tuner-llane.so" <<'END'
+import sys
+data = open(sys.argv[1], "rb").read()
+at = data.index(b"\x04\0\0\0\x14\0\0\0\x03\0\0\0GNU\0") + 16
+open(sys.argv[2], "wb").write(data[:at] + bytes([data[at] ^ 1]) + data[at + 1:])
+END
+nccl refused__another_build_on_one_rank__all_inactive 3 "ranks run different builds of llane" \
+    -e "1:NCCL_TUNER_PLUGIN=$out.d/libnccl-tuner-llane.so" -e '*:LLANE_WAIT_TIMEOUT_MS=3000' -- --counts 9
+[ "$(grep -c 'inactive: ranks run different builds of llane' "$out")" = 3 ]
+report $? refused__another_build_on_one_rank__reason_on_all
 nccl failure__staging_cap__all_inactive 3 "LLANE_MAX_STAGING reached" -e 0:LLANE_MAX_STAGING=1M -- --counts 9
 for fault in mirror drop flip; do # cases.md 1, 2, 3
     nccl "failure__${fault}_from_one_peer__probe_refuses_on_all" 3 "the probe of peer memory failed" \

@@ -482,6 +482,28 @@ static void board__rank_killed_after_its_vote__others_read_that_it_died(void **s
     kill_in_mid_step(1);
 }
 
+/* As a rank with another version of llane finds the memory: the layout's number is its second word. */
+static void board__another_layout__refused_for_all(void **state)
+{
+    (void)state;
+    void *memory =
+        mmap(NULL, llane_board_bytes(), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    struct test_rank ranks[2];
+    struct llane_verdict verdict;
+    assert_true(memory != MAP_FAILED);
+    init_ranks(ranks, new_key(), 2);
+    assert_int_equal(llane_board_attach(memory, 1, &ranks[0].args, &ranks[0].board), 0);
+    ((uint32_t *)memory)[2]++;
+    assert_int_equal(llane_board_attach(memory, 0, &ranks[1].args, &ranks[1].board),
+                     LLANE_EREFUSED);
+    assert_int_equal(llane_board_wait(ranks[0].board, LLANE_BOARD_ARRIVAL, NULL, &verdict), 0);
+    assert_false(verdict.is_yes);
+    assert_int_equal(verdict.rank, 1);
+    assert_int_equal(verdict.reason, LLANE_BOARD_BUILD);
+    llane_board_leave(ranks[0].board);
+    munmap(memory, llane_board_bytes());
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -501,6 +523,7 @@ int main(void)
         cmocka_unit_test(board__arguments_out_of_range__are_refused),
         cmocka_unit_test(board__late_rank_after_a_no__reads_it_too),
         cmocka_unit_test(board__threads_on_one_mapping__verdicts_are_joint_and_records_whole),
+        cmocka_unit_test(board__another_layout__refused_for_all),
     };
     alarm(100); /* a hang is a failure too */
     return cmocka_run_group_tests(tests, NULL, NULL) != 0;
