@@ -5,6 +5,7 @@
 #ifndef LLANE_KERNELS_ALL_REDUCE_CUH
 #define LLANE_KERNELS_ALL_REDUCE_CUH
 
+#include "islands.cuh"
 #include "one_shot.cuh"
 #include "ring.cuh"
 #include "shared_one_shot.cuh"
@@ -68,6 +69,7 @@ LLANE_DEVICE void llane_all_reduce(const struct llane_all_reduce_args &args)
     LLANE_ALL_REDUCE_KERNEL(one_shot, ll, type, suffix)                                            \
     LLANE_ALL_REDUCE_KERNEL(two_shot, ll, type, suffix)                                            \
     LLANE_ALL_REDUCE_KERNEL(ring, ll, type, suffix)                                                \
+    LLANE_ALL_REDUCE_KERNEL(islands, ll, type, suffix)                                             \
     LLANE_ALL_REDUCE_KERNEL(shared_one_shot, ll, type, suffix)                                     \
     LLANE_ALL_REDUCE_KERNEL(shared_two_shot, ll, type, suffix)
 

@@ -10,7 +10,8 @@ extern "C" const void *const llane_kernel_table[LLANE_N_KERNELS] = {
 #define DECLARE(algorithm, packet, suffix)                                                         \
     LLANE_KERNEL_DECLARE(llane_##algorithm##_##packet##_##suffix, struct llane_all_reduce_args);
 #define DECLARE_LL(name, suffix)                                                                   \
-    DECLARE(one_shot, ll, suffix) DECLARE(two_shot, ll, suffix) DECLARE(ring, ll, suffix)
+    DECLARE(one_shot, ll, suffix)                                                                  \
+    DECLARE(two_shot, ll, suffix) DECLARE(ring, ll, suffix) DECLARE(islands, ll, suffix)
 #define DECLARE_SHARED_LL(name, suffix)                                                            \
     DECLARE(shared_one_shot, ll, suffix) DECLARE(shared_two_shot, ll, suffix)
 #define DECLARE_SENTINEL(name, suffix)                                                             \
@@ -27,11 +28,13 @@ LLANE_FLOAT_TYPES(DECLARE_SHARED_SENTINEL)
 #define ROW_OF_INTEGER(name, suffix)                                                               \
     {{(const void *)llane_one_shot_ll_##suffix, NULL},                                             \
      {(const void *)llane_two_shot_ll_##suffix, NULL},                                             \
-     {(const void *)llane_ring_ll_##suffix, NULL}},
+     {(const void *)llane_ring_ll_##suffix, NULL},                                                 \
+     {(const void *)llane_islands_ll_##suffix, NULL}},
 #define ROW_OF_FLOAT(name, suffix)                                                                 \
     {{(const void *)llane_one_shot_ll_##suffix, (const void *)llane_one_shot_sentinel_##suffix},   \
      {(const void *)llane_two_shot_ll_##suffix, (const void *)llane_two_shot_sentinel_##suffix},   \
-     {(const void *)llane_ring_ll_##suffix, NULL}},
+     {(const void *)llane_ring_ll_##suffix, NULL},                                                 \
+     {(const void *)llane_islands_ll_##suffix, NULL}},
 
 extern "C" const void
     *const llane_all_reduce_table[LLANE_N_TYPES][LLANE_N_ALGORITHMS][LLANE_N_PACKETS] = {

@@ -111,7 +111,7 @@ enum { LLANE_FLAG_PLAIN = 1, LLANE_FLAG_SLEEP = 2 };
  * family has slots of its own.
  * A message has to fit. A shard is an n_ranks-th of its packets, rounded up. One-shot: all packets in
  * slot_bytes; two-shot: a shard's packets in half of it; ring: half a shard's, rounded up, 2 n_ranks - 2
- * times, with 2 ranks twice that.
+ * times, with 2 ranks twice that; islands: 5 times an (n_ranks / 2)-th of all packets, rounded up.
  */
 struct llane_all_reduce_args {
     const void *in; /* count elements, element-aligned */
@@ -165,15 +165,21 @@ enum {
 
 enum llane_kernel { LLANE_KERNEL_PROBE_SEND, LLANE_KERNEL_PROBE_CHECK, LLANE_N_KERNELS };
 
-enum llane_algorithm { LLANE_ONE_SHOT, LLANE_TWO_SHOT, LLANE_RING, LLANE_N_ALGORITHMS };
+enum llane_algorithm {
+    LLANE_ONE_SHOT,
+    LLANE_TWO_SHOT,
+    LLANE_RING,
+    LLANE_ISLANDS,
+    LLANE_N_ALGORITHMS
+};
 enum llane_packet { LLANE_LL, LLANE_SENTINEL, LLANE_N_PACKETS };
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 extern const void *const llane_kernel_table[LLANE_N_KERNELS];
-/* NULL where there is no such kernel: integers have no sentinel packets, nor has the ring, nor has it
- * shared slots. */
+/* NULL where there is no such kernel: integers have no sentinel packets; ring and islands have
+ * neither those nor shared slots. */
 extern const void *const llane_all_reduce_table[LLANE_N_TYPES][LLANE_N_ALGORITHMS][LLANE_N_PACKETS];
 /* The same for lanes that have pairs of ranks with shared slots. */
 extern const void *const llane_shared_table[LLANE_N_TYPES][LLANE_N_ALGORITHMS][LLANE_N_PACKETS];

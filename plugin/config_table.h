@@ -20,9 +20,11 @@
       "All-reduces smaller than this go to NCCL. Rank 0's value holds for its communicator.")      \
     X(max_bytes, MAX_BYTES, SIZE, 256 << 10, 0, LLANE_MAX_BYTES_MOST, "",                          \
       "All-reduces larger than this go to NCCL. Rank 0's value holds for its communicator.")       \
-    X(algo, ALGO, WORD, 0, 0, 3, "auto one-shot two-shot ring",                                    \
-      "The lane's algorithm; auto: by size and rank count, never ring, whose float results may "   \
-      "differ from the others' in the last bits. Rank 0's value holds for its communicator.")      \
+    X(algo, ALGO, WORD, 0, 0, 4, "auto one-shot two-shot ring islands",                            \
+      "The lane's algorithm; auto: one-shot or two-shot, by size and rank count. Float results "   \
+      "of "                                                                                        \
+      "ring may differ from the others' in the last bits. Rank 0's value holds for its "           \
+      "communicator.")                                                                             \
     X(packet, PACKET, WORD, 0, 0, 2, "auto ll sentinel",                                           \
       "The lane's packets; integers always use ll. Rank 0's value holds for its communicator.")    \
     X(memory, MEMORY, WORD, 0, 0, 2, "auto p2p host",                                              \

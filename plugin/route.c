@@ -90,11 +90,17 @@ static uint64_t divide_up(uint64_t a, uint64_t b)
     return (a + b - 1) / b;
 }
 
-/* Over host memory there is no ring: its slots are a neighbour's alone. */
+/* Ring and islands, which have LL packets and private slots only. */
+static int is_private_ll(uint32_t algorithm)
+{
+    return algorithm == 1 + LLANE_RING || algorithm == 1 + LLANE_ISLANDS;
+}
+
+/* Over host memory slots are shared. */
 static uint32_t algorithm_of(const struct llane_route_limits *limits)
 {
-    return limits->algorithm == 1 + LLANE_RING && limits->has_host_pairs ? 1 + LLANE_TWO_SHOT
-                                                                         : limits->algorithm;
+    return is_private_ll(limits->algorithm) && limits->has_host_pairs ? 1 + LLANE_TWO_SHOT
+                                                                      : limits->algorithm;
 }
 
 /*
@@ -160,8 +166,8 @@ static struct llane_tuning_choice lane_choice(const struct llane_route_limits *l
         choice.packet = (uint8_t)(limits->packet - 1);
     }
     uint32_t algorithm = algorithm_of(limits);
-    if (algorithm == 1 + LLANE_RING) {
-        choice.packet = LLANE_LL; /* it has no other */
+    if (is_private_ll(algorithm)) {
+        choice.packet = LLANE_LL;
     }
     if (algorithm) {
         choice.algorithm = (uint8_t)(algorithm - 1);
@@ -184,6 +190,11 @@ static uint32_t most_blocks(const struct llane_route_limits *limits, uint32_t n_
     return most ? most : 1;
 }
 
+static uint32_t n_shards(enum llane_algorithm algorithm, uint32_t n_ranks)
+{
+    return algorithm == LLANE_ONE_SHOT ? 1 : algorithm == LLANE_ISLANDS ? n_ranks / 2 : n_ranks;
+}
+
 /* A packet a thread as long as blocks last: first more blocks, then wider ones. */
 static uint32_t threads_by_size(const struct llane_route_limits *limits, uint64_t packets)
 {
@@ -203,9 +214,7 @@ static void choose_width(const struct llane_route_limits *limits, uint64_t bytes
                          const struct llane_tuning_choice *choice, struct llane_plan *plan)
 {
     uint64_t packets = divide_up(bytes, payload_bytes(plan->packet));
-    if (plan->algorithm != LLANE_ONE_SHOT) {
-        packets = divide_up(packets, limits->n_ranks);
-    }
+    packets = divide_up(packets, n_shards(plan->algorithm, limits->n_ranks));
     plan->n_threads = limits->n_threads   ? limits->n_threads
                       : choice->n_threads ? choice->n_threads
                                           : threads_by_size(limits, packets);
@@ -377,15 +386,24 @@ const char *llane_plan_text(const struct llane_plan *plan)
         {"one-shot LL", "one-shot sentinel"},
         {"two-shot LL", "two-shot sentinel"},
         {"ring LL", "none"},
+        {"islands LL", "none"},
     };
     return texts[plan->algorithm][plan->packet];
 }
 
-/* What table.h asks of a slot for a ring: both of its channels where they share one. */
-static uint64_t ring_packets(uint64_t message, uint32_t n_ranks)
+/* What table.h asks of a slot for the algorithms that only a name chooses. */
+static uint64_t named_packets(const struct llane_route_limits *limits, uint64_t message)
 {
+    uint32_t n_ranks = limits->n_ranks;
     uint64_t half = divide_up(divide_up(message, n_ranks), 2);
-    return 2ull * (n_ranks - 1) * half * (n_ranks == 2 ? 2 : 1);
+    switch (limits->algorithm) {
+    case 1 + LLANE_RING:
+        return 2ull * (n_ranks - 1) * half * (n_ranks == 2 ? 2 : 1);
+    case 1 + LLANE_ISLANDS:
+        return 5 * divide_up(message, n_ranks / 2);
+    default:
+        return 0;
+    }
 }
 
 /* Forced by name, every algorithm has to be able to carry every size. */
@@ -399,9 +417,8 @@ uint64_t llane_route_slot_bytes(const struct llane_route_limits *limits, enum ll
     uint64_t message = divide_up(one_shot, payload_bytes(packet));
     uint64_t shards = 2 * divide_up(divide_up(max, payload_bytes(packet)), limits->n_ranks);
     uint64_t packets = message > shards ? message : shards;
-    if (limits->algorithm == 1 + LLANE_RING) {
-        packets = ring_packets(divide_up(max, payload_bytes(packet)), limits->n_ranks);
-    }
+    uint64_t named = named_packets(limits, divide_up(max, payload_bytes(packet)));
+    packets = named > packets ? named : packets;
     uint64_t grain = 2ull * LLANE_STRIPE_BYTES;
     return divide_up(packets * LLANE_PACKET_BYTES, grain) * grain;
 }

@@ -181,6 +181,10 @@ lane settings__ring_by_rank_0__right_sums 5 -e 0:LLANE_ALGO=ring -e 0:LLANE_CHUN
     -e 0:LLANE_POLL=sleep -- --types all --ops all --counts 1,31,4097 --iters 1
 [ "$(grep -c "llane stats: .*ring LL" "$out")" -ge 5 ] && ! grep -q "llane stats: .*-shot" "$out"
 report $? settings__ring_by_rank_0__on_all_ranks
+lane settings__islands_by_rank_0__right_sums 5 -e 0:LLANE_ALGO=islands -- --types all --ops all \
+    --counts 1,31,4097 --iters 1
+[ "$(grep -c "llane stats: .*islands LL" "$out")" -ge 5 ] && ! grep -q "llane stats: .*-shot" "$out"
+report $? settings__islands_by_rank_0__on_all_ranks
 lane settings__odd_number_of_threads__rounded 2 -e '*:LLANE_THREADS=33' -- --counts 9,3000
 lane settings__bad_value__warned_and_default_used 2 -e '*:LLANE_MAX_BYTES=many' -- --counts 9
 grep -q 'LLANE_MAX_BYTES=many is not accepted: it takes 0 to 64M' "$out"

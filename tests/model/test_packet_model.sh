@@ -83,6 +83,16 @@ ring fails one_generation_mixed_with_one_shot__is_not_enough -DN=3 -DKINDS=3 -DO
 ring fails passed_on_before_it_came__ranks_run_ahead -DN=3 -DKINDS=4 -DEARLY_SEND
 ring fails one_place_for_all_steps__is_not_enough -DN=3 -DKINDS=2 -DONE_WORD
 
+# KINDS is the sum of: one-shot 1, islands 2, islands with one shard 4.
+islands() { # EXPECTED NAME -D...
+    search "$1" "islands__$2" islands_reuse "${@:3}"
+}
+
+islands holds three_ranks_mixed_with_one_shot__right_and_live -DN=3
+islands holds four_ranks_two_shards__right_and_live -DN=4 -DKINDS=6
+islands fails one_generation_mixed_with_one_shot__is_not_enough -DN=3 -DONE_GENERATION
+islands fails sent_before_inputs_came__ranks_run_ahead -DN=3 -DEARLY
+
 flags() { # EXPECTED NAME -D...
     search "$1" "flags__$2" packet_ll "${@:3}"
 }

@@ -213,7 +213,8 @@ static inline uint32_t nth_rank(const struct launch *how, uint32_t n_ranks, uint
 
 static inline const char *launch_name(const struct launch *how)
 {
-    static const char *const names[LLANE_N_ALGORITHMS] = {"one-shot", "two-shot", "ring"};
+    static const char *const names[LLANE_N_ALGORITHMS] = {"one-shot", "two-shot", "ring",
+                                                          "islands"};
 
     return names[how->algorithm];
 }
@@ -364,7 +365,7 @@ static inline struct step *run_add_any(struct run *run, uint64_t dice, uint64_t 
     static const int common[] = {LLANE_TYPE_F32, LLANE_TYPE_F16, LLANE_TYPE_BF16};
     const bool is_common = dice >> 8 & 1;
     const int type = is_common ? common[(dice >> 16) % 3] : (int)((dice >> 16) % LLANE_N_TYPES);
-    /* The ring has private slots only. */
+    /* The other two have private slots only. */
     const int n_algorithms = run->team->sharing == SHARING_NONE ? LLANE_N_ALGORITHMS : LLANE_RING;
     const int algorithm = (int)(dice >> 40 & 0xffff) % n_algorithms;
     const int packet = dice >> 9 & 1 && has_kernel(type, algorithm, LLANE_SENTINEL);

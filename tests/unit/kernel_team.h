@@ -218,7 +218,9 @@ static inline uint64_t slot_bytes_for(uint64_t max_bytes, uint32_t n_ranks,
     const uint64_t n_shard = divide_up(n_packets, n_ranks);
     const uint64_t n_ring = (2 * n_ranks - 2) * divide_up(n_shard, 2) * (n_ranks == 2 ? 2 : 1);
     const uint64_t n_shots = n_packets > 2 * n_shard ? n_packets : 2 * n_shard;
-    const uint64_t n = n_shots > n_ring ? n_shots : n_ring;
+    const uint64_t n_islands = 5 * divide_up(n_packets, n_ranks / 2);
+    const uint64_t n_named = n_ring > n_islands ? n_ring : n_islands;
+    const uint64_t n = n_shots > n_named ? n_shots : n_named;
 
     return divide_up(n * LLANE_PACKET_BYTES, 2 * (uint64_t)LLANE_STRIPE_BYTES) * 2 *
            LLANE_STRIPE_BYTES;

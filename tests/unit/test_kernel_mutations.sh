@@ -40,6 +40,10 @@ RING_SHARED_SLOT | reuse:ring_ll__* | ring | s/(uint64_t place\(.*?)n_ranks == 2
 RING_SPARE_SHORTER | reuse:kernels__stripe_goes_round* | ring | s/has_packet\(plan, shard_of\(rank, n_ranks, channel, step\), channel,.*?plan\.n_half\)\)/true)/s
 RING_CHUNK_BY_GRID | reuse:ring_ll__* | ring | s/args\.chunk_packets != 0 \? args\.chunk_packets : plan\.n_half/llane_grid_threads()/
 RING_EARLY | reuse:ring_ll__* | ring | s/(llane_gather<typename S::P, 1>\(\[&\]\(int\) \{ return at; \}, )1,/$1step > 1,/
+ISLANDS_NO_TWIN | reuse:islands_ll__* | islands | s/\(1u << partial::COUNT\) - 1,(\s*)op/0,$1op/
+ISLANDS_SPARE_SHORTER | reuse:kernels__stripe_goes_round* | islands | s/return packet < length\(plan, r - plan\.first\)/return true/
+ISLANDS_SPARE_PARTIALS | reuse:kernels__stripe_goes_round* | islands | s/n_partials \* length\(plan, plan\.own\)/10000/
+ISLANDS_CLEAN_RESULTS | reuse:kernels__stripe_goes_round* | islands | s/return !plan\.is_upper && r == plan\.twin && packet < length\(plan, plan\.own\)/return false/
 RAW_NAN | results:kernels__three_kinds* | convert | s/x != x \? 0x7fffffffu : //
 RAW_WORDS | results:kernels__three_kinds* | reduce | s/if constexpr \(T::IS_FLOAT\)/if constexpr (false)/
 OWN_CELL | reuse:one_shot_ll__* | cells | s/(llane_cells_leave\(.*?if \(!visit->mine)/$1 || visit->mine != \&cells->cell[llane_block_id()]/s

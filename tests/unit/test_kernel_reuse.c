@@ -32,9 +32,9 @@ static void kernels__many_operations_back_to_back__no_slot_reused_too_early(void
 }
 
 /* One kernel again and again: nothing but its own packets to tell operations apart by. */
-static void check_one_kernel(int algorithm, int packet)
+static void check_one_kernel(int algorithm, int packet, uint32_t max_ranks)
 {
-    for (uint32_t n_ranks = 2; n_ranks <= 3; n_ranks++) {
+    for (uint32_t n_ranks = 2; n_ranks <= max_ranks; n_ranks++) {
         struct team *team = team_create(n_ranks, 4 << 10);
         struct run *run = run_create(team, 1100);
 
@@ -51,31 +51,37 @@ static void check_one_kernel(int algorithm, int packet)
 static void one_shot_ll__back_to_back__no_slot_reused_too_early(void **state)
 {
     (void)state;
-    check_one_kernel(LLANE_ONE_SHOT, LLANE_LL);
+    check_one_kernel(LLANE_ONE_SHOT, LLANE_LL, 3);
 }
 
 static void one_shot_sentinel__back_to_back__no_slot_reused_too_early(void **state)
 {
     (void)state;
-    check_one_kernel(LLANE_ONE_SHOT, LLANE_SENTINEL);
+    check_one_kernel(LLANE_ONE_SHOT, LLANE_SENTINEL, 3);
 }
 
 static void two_shot_ll__back_to_back__no_slot_reused_too_early(void **state)
 {
     (void)state;
-    check_one_kernel(LLANE_TWO_SHOT, LLANE_LL);
+    check_one_kernel(LLANE_TWO_SHOT, LLANE_LL, 3);
 }
 
 static void two_shot_sentinel__back_to_back__no_slot_reused_too_early(void **state)
 {
     (void)state;
-    check_one_kernel(LLANE_TWO_SHOT, LLANE_SENTINEL);
+    check_one_kernel(LLANE_TWO_SHOT, LLANE_SENTINEL, 3);
 }
 
 static void ring_ll__back_to_back__no_slot_reused_too_early(void **state)
 {
     (void)state;
-    check_one_kernel(LLANE_RING, LLANE_LL);
+    check_one_kernel(LLANE_RING, LLANE_LL, 3);
+}
+
+static void islands_ll__back_to_back__no_slot_reused_too_early(void **state)
+{
+    (void)state;
+    check_one_kernel(LLANE_ISLANDS, LLANE_LL, 5);
 }
 
 /* cases.md 16: ranks fall behind each other by more than an operation's time. */
@@ -153,7 +159,24 @@ static void member_plant(struct member *m, void *arg)
  * How old the flags in a slot of two stripes can be: it takes 64 operations to go round, and the wrap
  * makes the stripe jump once.
  */
-enum { STALE_MAX_BYTES = 2048, GOING_ROUND = 64, MAX_AGE = 2 * GOING_ROUND };
+enum { GOING_ROUND = 64, MAX_AGE = 2 * GOING_ROUND };
+
+static struct team *stale_team_create(uint32_t n_ranks)
+{
+    struct team *team = team_create(n_ranks, 1);
+
+    assert_int_equal(team->slot_bytes[LLANE_LL], 2 * LLANE_STRIPE_BYTES);
+    return team;
+}
+
+/* float32 elements of the largest message that fits such a slot. */
+static uint64_t stale_max_count(uint32_t n_ranks, int algorithm)
+{
+    const uint64_t n_packets = 2 * LLANE_STRIPE_BYTES / LLANE_PACKET_BYTES;
+    const uint64_t most = algorithm == LLANE_ISLANDS ? n_packets / 5 * (n_ranks / 2) : n_packets;
+
+    return (most < n_packets ? most : n_packets) * LLANE_LL_PAYLOAD / 4;
+}
 
 static void slot_check_flags(const struct team *team, uint32_t generation, const uint32_t *words,
                              uint64_t n_words)
@@ -179,10 +202,9 @@ static void check_stale(uint32_t n_ranks, int algorithm)
     const uint32_t first_op = UINT32_MAX - N_BEFORE;
     uint32_t flags[N_SMALL + N_LARGE] = {first_op};
     const struct stale stale = {.flags = &flags[N_SMALL], .n_flags = N_LARGE};
-    struct team *team = team_create(n_ranks, STALE_MAX_BYTES);
+    struct team *team = stale_team_create(n_ranks);
     struct run *run = run_create(team, 2000 + n_ranks);
 
-    assert_int_equal(team->slot_bytes[LLANE_LL], 2 * LLANE_STRIPE_BYTES);
     for (int k = 1; k < N_SMALL + N_LARGE; k++)
         flags[k] = op_after(flags[k - 1]);
     team_do(team, member_plant, (void *)&stale);
@@ -190,7 +212,8 @@ static void check_stale(uint32_t n_ranks, int algorithm)
     for (uint32_t k = 0; k < N_SMALL; k++)
         run_add(run, LLANE_TYPE_F32, k / 2 % 2, LLANE_LL, LLANE_OP_SUM, 1 + k % 16);
     for (uint32_t k = 0; k < N_LARGE; k++)
-        run_add(run, LLANE_TYPE_F32, algorithm, LLANE_LL, LLANE_OP_SUM, STALE_MAX_BYTES / 4 - k);
+        run_add(run, LLANE_TYPE_F32, algorithm, LLANE_LL, LLANE_OP_SUM,
+                stale_max_count(n_ranks, algorithm) - k);
     run_all(run, false);
     team_check_slots(team, LLANE_LL, slot_check_flags);
     free(run);
@@ -212,9 +235,11 @@ static void check_no_old_flag(uint32_t n_ranks, int algorithm, uint64_t count)
     static const uint32_t old = 0x7fffffff, older = 0x7ffffffe;
     const uint32_t flags[] = {old, older};
     const struct stale stale = {.flags = flags, .n_flags = 2};
-    struct team *team = team_create(n_ranks, STALE_MAX_BYTES);
+    struct team *team = stale_team_create(n_ranks);
     struct run *run = run_create(team, 2100);
 
+    if (count > stale_max_count(n_ranks, algorithm))
+        count = stale_max_count(n_ranks, algorithm);
     team_do(team, member_plant, (void *)&stale);
     for (uint32_t k = 0; k < GOING_ROUND; k++)
         run_add(run, LLANE_TYPE_F32, algorithm, LLANE_LL, LLANE_OP_SUM, count);
@@ -286,6 +311,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(two_shot_ll__back_to_back__no_slot_reused_too_early),
         cmocka_unit_test(two_shot_sentinel__back_to_back__no_slot_reused_too_early),
         cmocka_unit_test(ring_ll__back_to_back__no_slot_reused_too_early),
+        cmocka_unit_test(islands_ll__back_to_back__no_slot_reused_too_early),
         cmocka_unit_test(kernels__ranks_out_of_step__results_exact),
         cmocka_unit_test(kernels__stores_late_and_out_of_order__results_exact),
         cmocka_unit_test(kernels__counter_wraps_over_stale_packets__none_is_taken),

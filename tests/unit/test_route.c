@@ -103,6 +103,8 @@ static uint64_t bytes_needed(const struct llane_plan *plan, uint64_t bytes, uint
         return 16 * packets;
     case LLANE_RING:
         return 16 * half * (2 * n_ranks - 2) * (n_ranks == 2 ? 2 : 1);
+    case LLANE_ISLANDS:
+        return 16 * 5 * divide_up(packets, n_ranks / 2);
     default:
         return 16 * 2 * shard;
     }
@@ -127,7 +129,7 @@ static void check_plan(const struct llane_route_limits *l, size_t count, int typ
     if (l->algorithm) {
         assert_int_equal(plan.algorithm, l->algorithm - 1);
     }
-    if (type < LLANE_TYPE_F16 || plan.algorithm == LLANE_RING) {
+    if (type < LLANE_TYPE_F16 || plan.algorithm >= LLANE_RING) {
         assert_int_equal(plan.packet, LLANE_LL);
     } else if (l->packet) {
         assert_int_equal(plan.packet, l->packet - 1);
