@@ -73,6 +73,8 @@
     X(report_signal, REPORT_SIGNAL, WORD, 0, 0, 4, "none HUP QUIT USR1 USR2",                      \
       "A signal on which the reports of LLANE_STATS and LLANE_AB go to stderr, where the program " \
       "has no action of its own for it.")                                                          \
+    X(nvtx, NVTX, BOOL, 0, 0, 1, "",                                                               \
+      "1: NVTX ranges around the lane's launches, named by their kernel, in the domain llane.")    \
     X(nccl_tuning, NCCL_TUNING, TEXT, 0, 0, 0, "FILE",                                             \
       "Algorithm, protocol and channels for calls that stay with NCCL, as docs/ab.md says; the "   \
       "same file on all ranks. Unset: NCCL chooses.")                                              \

@@ -139,6 +139,10 @@ struct llane_gpu_launch {
     void **chain;
 };
 int llane_gpu_launch(const struct llane_gpu_launch *launch);
+/* A range of this thread that profilers show (NVTX, domain "llane"), where the toolkit had its headers.
+ * name: in static storage. Costs next to nothing while no profiler is there. */
+void llane_gpu_range_begin(const char *name);
+void llane_gpu_range_end(void);
 /*
  * Rounds in which a kernel polls its memory between two looks at host memory: a look crosses PCIe, so
  * seldom enough to cost nothing, and often enough for an abort to end the kernel within milliseconds.

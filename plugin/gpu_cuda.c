@@ -1,11 +1,16 @@
 /* gpu.h on the CUDA runtime, linked statically so that no version of it is asked of the user. */
 #include <ctype.h>
+#include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include <cuda_runtime_api.h>
+#if __has_include(<nvtx3/nvToolsExt.h>)
+#include <nvtx3/nvToolsExt.h>
+#define HAS_NVTX 1
+#endif
 
 #include "err.h"
 #include "gpu.h"
@@ -605,6 +610,42 @@ int llane_gpu_launch(const struct llane_gpu_launch *launch)
     }
     return done("cudaLaunchKernelExC", error);
 }
+
+#ifdef HAS_NVTX
+static nvtxDomainHandle_t range_domain;
+static pthread_once_t range_once = PTHREAD_ONCE_INIT;
+
+static void create_range_domain(void)
+{
+    range_domain = nvtxDomainCreateA("llane");
+}
+
+void llane_gpu_range_begin(const char *name)
+{
+    const nvtxEventAttributes_t attributes = {
+        .version = NVTX_VERSION,
+        .size = NVTX_EVENT_ATTRIB_STRUCT_SIZE,
+        .messageType = NVTX_MESSAGE_TYPE_ASCII,
+        .message.ascii = name,
+    };
+    pthread_once(&range_once, create_range_domain);
+    (void)nvtxDomainRangePushEx(range_domain, &attributes);
+}
+
+void llane_gpu_range_end(void)
+{
+    (void)nvtxDomainRangePop(range_domain);
+}
+#else
+void llane_gpu_range_begin(const char *name)
+{
+    (void)name;
+}
+
+void llane_gpu_range_end(void)
+{
+}
+#endif
 
 int llane_gpu_kernel_load(const void *kernel, uint32_t n_threads, uint32_t *blocks_per_sm_out)
 {

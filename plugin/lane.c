@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 
+#include "config.h"
 #include "err.h"
 
 /* How this rank may read and write its own buffers: no peer sees a difference. */
@@ -56,7 +57,13 @@ int llane_lane_launch(const struct llane_lane *lane, const struct llane_operatio
         .stream = operation->stream,
         .chain = chain,
     };
-    return llane_gpu_launch(&request);
+    if (!llane_config()->nvtx) {
+        return llane_gpu_launch(&request);
+    }
+    llane_gpu_range_begin(llane_plan_text(plan));
+    int err = llane_gpu_launch(&request);
+    llane_gpu_range_end();
+    return err;
 }
 
 static int launch(struct llane_lane *lane, const struct llane_operation *operation)

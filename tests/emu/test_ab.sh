@@ -103,6 +103,12 @@ report $? shadow__captured_calls__said_to_be_NCCLs
 shadowed shadow__nonblocking__no_difference 2 --kind nonblocking --iters 4
 shadowed shadow__communicator_aborted__ends 2 --iters 4 --end abort
 
+# A lane whose stores go wrong some time after the probe: NCCL's results stand, and it is found.
+run -e '*:LLANE_AB=shadow' -e '*:EMU_FAULTS=flip_late:1>0=2000' 2 "$programs/prog_allreduce" --counts 1000 \
+    --iters 30 --sleep-ms 10 && [ "$(grep -Ec ', [1-9][0-9]* beyond it' "$out")" -ge 1 ] &&
+    grep -q 'differ by more than rounding, the first at' "$out"
+report $? shadow__lane_goes_wrong__found_and_results_stay_NCCLs
+
 # ---- the signal ----
 # signaled BEFORE: one process of three ranks, in a shell that ran BEFORE, gets SIGUSR1 in mid run.
 signaled() {

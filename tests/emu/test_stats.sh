@@ -71,4 +71,12 @@ report $? file__cannot_be_written__program_ends_well_and_it_is_said
 run --stats="$folder/unused" -- 1 true
 [ ! -e "$folder/unused" ]
 report $? file__process_without_a_communicator__none
+
+# ---- ranges for profilers ----
+export EMU_RANGES=1
+run --wait --set NVTX=1 --set ALGO=one-shot --set PACKET=ll -- 2 "$programs/prog_allreduce" --counts 5 --iters 4 &&
+    [ "$(grep -c 'range one-shot LL$' "$folder/out")" = 8 ] && [ "$(grep -c 'range ends' "$folder/out")" = 8 ]
+report $? nvtx__each_launch__is_a_range_named_by_its_kernel
+run --wait -- 2 "$programs/prog_allreduce" --counts 5 && ! grep -q range "$folder/out"
+report $? nvtx__not_asked_for__no_ranges
 echo "1..$n"

@@ -61,7 +61,7 @@ void llane_emu_store4(void *to, uint32_t value);
  * store is lost; no_peer: memory does not open). EMU_MAX_PEERS: how many other devices one can reach. EMU_SEED seeds the fiber order
  * and the tearing. EMU_FAIL="ipc_open,malloc,kernel_load" makes those calls fail in this process;
  * "primary" makes the current context one of the program's own. EMU_CC=80: compute capability 8.0.
- * EMU_NODES=0011: the NUMA node of each physical device.
+ * EMU_NODES=0011: the NUMA node of each physical device. EMU_RANGES=1: says where ranges begin and end.
  */
 
 #ifdef __cplusplus

@@ -2,6 +2,8 @@
 #define _GNU_SOURCE
 #include "emu_internal.h"
 
+#include <stdio.h>
+
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
@@ -427,6 +429,18 @@ static int check_shape(const void *kernel, uint32_t n_threads)
     if (n_threads == 0 || n_threads > MAX_BLOCK_THREADS)
         return emu_error("%u threads in a block", n_threads);
     return 0;
+}
+
+void llane_gpu_range_begin(const char *name)
+{
+    if (getenv("EMU_RANGES"))
+        fprintf(stderr, "emulated GPU: range %s\n", name);
+}
+
+void llane_gpu_range_end(void)
+{
+    if (getenv("EMU_RANGES"))
+        fputs("emulated GPU: range ends\n", stderr);
 }
 
 int llane_gpu_kernel_load(const void *kernel, uint32_t n_threads, uint32_t *blocks_per_sm_out)
