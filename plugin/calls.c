@@ -184,11 +184,18 @@ static void meet_and_wait(struct llane_comm *comm)
 static void log_call(const struct llane_comm *comm, const struct llane_operation *o,
                      enum llane_route route)
 {
+    const struct llane_lane *lane = atomic_load_explicit(&comm->lane, memory_order_acquire);
+    if (route == LLANE_ROUTE_LANE) {
+        struct llane_plan plan = llane_route_plan(&lane->limits, o->count, o->datatype, o->op);
+        LLANE_CALL("AllReduce call %" PRIu64 " rank %d count %zu datatype %d op %d: lane: %s",
+                   comm->n_all_reduces, comm->rank, o->count, (int)o->datatype, (int)o->op,
+                   llane_plan_text(&plan));
+        return;
+    }
     int is_inactive = route == LLANE_ROUTE_INACTIVE;
-    LLANE_CALL("AllReduce call %" PRIu64 " rank %d count %zu datatype %d op %d: %s%s%s%s",
+    LLANE_CALL("AllReduce call %" PRIu64 " rank %d count %zu datatype %d op %d: NCCL, %s%s%s",
                comm->n_all_reduces, comm->rank, o->count, (int)o->datatype, (int)o->op,
-               route == LLANE_ROUTE_LANE ? "lane" : "NCCL, ",
-               route == LLANE_ROUTE_LANE ? "" : llane_route_text(route), is_inactive ? ": " : "",
+               llane_route_text(route), is_inactive ? ": " : "",
                is_inactive ? llane_inactive_text(comm->inactive_reason) : "");
 }
 

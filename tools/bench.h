@@ -51,7 +51,8 @@ struct bench_options {
     int n_samples; /* replays or bursts measured for each way and size */
     int timeout_s; /* without progress */
     int does_breakdown, does_overhead, skips_nccl, starts_mps;
-    int plant_rank; /* tests: this rank damages what it is about to check; -1: none */
+    const char *memory; /* LLANE_MEMORY for the ranks; NULL: as it is */
+    int plant_rank;     /* tests: this rank damages what it is about to check; -1: none */
     const char *json, *csv, *plot;
     int n_env;
     const char *env[BENCH_MAX_ENV]; /* NAME=VALUE for the ranks */
@@ -114,8 +115,11 @@ struct bench_shared {
     /* bench_floor's: memory of ranks 0 and 1, written before a barrier and read after it. */
     uint8_t flag_memory[2][64];
     _Atomic int n_flag_refusals;
-    float empty_us, flag_us; /* rank 0's; 0: not measured */
+    int is_flag_in_host_memory; /* rank 0's */
+    float empty_us, flag_us;    /* rank 0's; 0: not measured */
     double direct_ns, through_ns, added_ns;
+    /* The flags of ranks 0 and 1 where they go through host memory, a page each. */
+    _Alignas(4096) uint8_t flag_page[2][4096];
     struct bench_result result[BENCH_MAX_RANKS];
 };
 
@@ -208,8 +212,9 @@ void bench_reference_describe(const struct bench_type *type, ncclRedOp_t op, int
 struct bench_log {
     char route[BENCH_MAX_SIZES][BENCH_LINE_BYTES]; /* of the size's last call: "lane ..." or not */
     char startup[BENCH_LINE_BYTES];
-    char lane[BENCH_LINE_BYTES];     /* "active from ...", "inactive: ..." */
-    uint64_t lane_calls, nccl_calls; /* LLANE_STATS */
+    char lane[BENCH_LINE_BYTES];      /* "active from ...", "inactive: ..." */
+    char placement[BENCH_LINE_BYTES]; /* of rank 0's host memory, where it has some */
+    uint64_t lane_calls, nccl_calls;  /* LLANE_STATS */
     int has_stats;
 };
 
@@ -256,6 +261,12 @@ struct bench_report {
 void bench_report_make(const struct bench_options *options, const struct bench_surroundings *around,
                        const struct bench_shared *shared, const struct bench_log *log,
                        struct bench_report *out);
+/* What an operation of the lane moves over a rank's link where all pairs use host memory, polls that
+ * find nothing left out. 0: not known. */
+struct bench_link_bytes {
+    uint64_t out, in;
+};
+struct bench_link_bytes bench_report_link_bytes(const struct bench_report *report, int size);
 void bench_format_version(int version, char *text, size_t bytes);
 /* bench_table.c */
 void bench_report_head(const struct bench_options *options,

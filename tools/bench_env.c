@@ -182,6 +182,9 @@ void bench_env_of_rank(const struct bench_options *options, const struct bench_s
             setenv("NCCL_SOCKET_IFNAME", "lo", 0);
         }
     }
+    if (options->memory) {
+        setenv("LLANE_MEMORY", options->memory, 1);
+    }
     for (int i = 0; i < options->n_env; i++) {
         const char *equals = strchr(options->env[i], '=');
         char name[256];

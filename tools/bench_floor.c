@@ -2,6 +2,7 @@
  * What no all-reduce can be faster than, on this machine now: a kernel that does nothing, one after
  * the other in a graph, plus a number's way from one rank's kernel to another's memory.
  */
+#include <stdlib.h>
 #include <string.h>
 
 #include "bench.h"
@@ -78,6 +79,23 @@ float bench_floor_launch_us(struct bench_rank *r)
     return bench_median(us, N);
 }
 
+/* A page of this program's shared memory each. 0 when it cannot be. */
+static int open_host_flags(struct bench_rank *r, uint32_t **own_out, uint32_t **peer_out)
+{
+    void *pages;
+    if (r->rank < 2 &&
+        llane_gpu_host_register(r->shared->flag_page, sizeof r->shared->flag_page, &pages)) {
+        atomic_fetch_add(&r->shared->n_flag_refusals, 1);
+    }
+    bench_barrier(r);
+    if (r->rank < 2 && !atomic_load(&r->shared->n_flag_refusals)) {
+        uint8_t(*page)[sizeof r->shared->flag_page[0]] = pages;
+        *own_out = (uint32_t *)(void *)page[r->rank];
+        *peer_out = (uint32_t *)(void *)page[1 - r->rank];
+    }
+    return !atomic_load(&r->shared->n_flag_refusals);
+}
+
 /* The flag's memory at this rank and, once both have it, at the other one. 0 when it cannot be. */
 static int open_flags(struct bench_rank *r, uint32_t **own_out, uint32_t **peer_out)
 {
@@ -146,7 +164,7 @@ static float flag_us(const struct bench_rank *r, uint32_t *own, uint32_t *peer)
 
 void bench_floor_measure(struct bench_rank *r)
 {
-    uint32_t *own, *peer, blocks;
+    uint32_t *own = NULL, *peer = NULL, blocks;
     bench_at(r, BENCH_STAGE_FLOOR);
     for (int k = 0; k < LLANE_BENCH_N_KERNELS; k++) {
         bench_check_gpu(r, llane_gpu_kernel_load(llane_bench_kernels[k], 256, &blocks), "kernel");
@@ -155,7 +173,20 @@ void bench_floor_measure(struct bench_rank *r)
         r->shared->empty_us = empty_us(r);
     }
     bench_barrier(r);
-    if (open_flags(r, &own, &peer) && r->rank < 2) {
+    const char *memory = getenv("LLANE_MEMORY");
+    int is_host = memory && !strcmp(memory, "host");
+    if (!is_host && !open_flags(r, &own, &peer)) {
+        is_host = 1; /* as the lane does */
+        bench_barrier(r);
+        if (r->rank == 0) {
+            atomic_store(&r->shared->n_flag_refusals, 0);
+        }
+        bench_barrier(r);
+    }
+    if (r->rank == 0) {
+        r->shared->is_flag_in_host_memory = is_host;
+    }
+    if ((!is_host || open_host_flags(r, &own, &peer)) && r->rank < 2) {
         float us = flag_us(r, own, peer);
         if (r->rank == 0) {
             r->shared->flag_us = us;

@@ -24,6 +24,7 @@ static const struct bench_type types[] = {
     {"float8e5m2", "f8e5m2", ncclFloat8e5m2, 1, 1, 5, 2},
 };
 static const char *const op_names[] = {"sum", "prod", "max", "min", "avg"};
+static const char *const memory_names[] = {"auto", "p2p", "host"};
 static const char *const mode_names[] = {"eager", "graph", "producer"};
 
 const char *bench_op_name(ncclRedOp_t op)
@@ -53,6 +54,7 @@ static const char help_text[] =
     "  --ranks N              rank processes, 2 to 16 (2)\n"
     "  --gpus N               GPUs to spread them over (all); several ranks may share one\n"
     "  --mps                  start a private MPS daemon for ranks that share a GPU, and stop it\n"
+    "  --memory M             auto, p2p or host: what the lane goes over (LLANE_MEMORY)\n"
     "  --sizes MIN:MAX:FACTOR bytes; K, M and G allowed; also MIN:MAX (factor 2) or one size\n"
     "                         (8:1M:2; emulated 8:64K:4)\n"
     "  --type T               int8 uint8 int32 uint32 int64 uint64 float16 float32 float64 "
@@ -207,6 +209,7 @@ enum {
     OPT_RANKS,
     OPT_GPUS,
     OPT_MPS,
+    OPT_MEMORY,
     OPT_SIZES,
     OPT_TYPE,
     OPT_OP,
@@ -231,6 +234,7 @@ static const struct option long_options[] = {
     {"ranks", required_argument, NULL, FIRST_OPT + OPT_RANKS},
     {"gpus", required_argument, NULL, FIRST_OPT + OPT_GPUS},
     {"mps", no_argument, NULL, FIRST_OPT + OPT_MPS},
+    {"memory", required_argument, NULL, FIRST_OPT + OPT_MEMORY},
     {"sizes", required_argument, NULL, FIRST_OPT + OPT_SIZES},
     {"type", required_argument, NULL, FIRST_OPT + OPT_TYPE},
     {"op", required_argument, NULL, FIRST_OPT + OPT_OP},
@@ -262,6 +266,9 @@ static void take(int option, const char *value, int is_emulated, struct bench_op
         break;
     case OPT_MPS:
         out->starts_mps = 1;
+        break;
+    case OPT_MEMORY:
+        out->memory = memory_names[parse_name("--memory", value, memory_names, 3)];
         break;
     case OPT_SIZES:
         parse_sizes(value, out);

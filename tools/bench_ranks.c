@@ -98,6 +98,10 @@ static void read_line(struct reader *reader, const char *line)
         if (!strncmp(ours, "llane ", 6)) {
             keep(log->startup, ours);
         }
+        const char *placement = strstr(ours, "of host memory, ");
+        if (placement) {
+            keep(log->placement, placement + strlen("of host memory, "));
+        }
         const char *active = strstr(ours, "active from "), *inactive = strstr(ours, "inactive: ");
         if (active || inactive) {
             keep(log->lane, inactive ? inactive : active);

@@ -64,6 +64,32 @@ void bench_report_make(const struct bench_options *options, const struct bench_s
     }
 }
 
+/*
+ * A rank stores its packets once, whoever reads them, and re-arms sentinel packets; it reads each
+ * packet that is for it once. One-shot: all of every peer; two-shot: of every peer a shard of
+ * contributions and a shard of results.
+ */
+struct bench_link_bytes bench_report_link_bytes(const struct bench_report *report, int s)
+{
+    const char *route = report->log->route[s];
+    uint64_t n = (uint64_t)report->options->n_ranks;
+    int is_sentinel = strstr(route, "sentinel") != NULL;
+    uint64_t payload = is_sentinel ? 16 : 8;
+    uint64_t packets = (report->options->sizes[s] + payload - 1) / payload;
+    uint64_t shard = (packets + n - 1) / n, stored, taken;
+    if (!report->is_lane[s] || !strstr(report->log->lane, "over host memory,")) {
+        return (struct bench_link_bytes){0};
+    }
+    if (strstr(route, "one-shot")) {
+        stored = packets;
+        taken = (n - 1) * packets;
+    } else {
+        stored = n * shard;
+        taken = 2 * (n - 1) * shard;
+    }
+    return (struct bench_link_bytes){.out = 16 * stored * (is_sentinel ? 2 : 1), .in = 16 * taken};
+}
+
 void bench_format_version(int version, char *text, size_t bytes)
 {
     snprintf(text, bytes, "%d.%d.%d", version / 10000, version / 100 % 100, version % 100);
@@ -132,6 +158,13 @@ static void json_size(const struct bench_report *report, FILE *file, int s)
     json_number(file, "ratio", lane->median > 0 ? nccl->median / lane->median : 0,
                 is_both && lane->median > 0);
     fprintf(file, ", ");
+    const struct bench_link_bytes link = bench_report_link_bytes(report, s);
+    if (link.out) {
+        fprintf(file, "\"link_bytes\": {\"out\": %llu, \"in\": %llu}, ",
+                (unsigned long long)link.out, (unsigned long long)link.in);
+    } else {
+        fprintf(file, "\"link_bytes\": null, ");
+    }
     json_number(file, "lane_over_floor", report->floor_us > 0 ? lane->median / report->floor_us : 0,
                 is_lane && report->floor_us > 0);
     fprintf(file, ", ");
@@ -156,6 +189,7 @@ int bench_report_json(const struct bench_report *report, FILE *file)
             around->is_emulated ? "true" : "false");
     json_text(file, "llane", report->log->startup);
     json_text(file, "lane", report->log->lane);
+    json_text(file, "placement", report->log->placement);
     json_text(file, "nccl", version);
     json_text(file, "runtime", llane_gpu_runtime());
     json_text(file, "gpu", around->gpu);
@@ -178,7 +212,8 @@ int bench_report_json(const struct bench_report *report, FILE *file)
     json_number(file, "empty", report->shared->empty_us, report->shared->empty_us > 0);
     fprintf(file, ", ");
     json_number(file, "flag", report->shared->flag_us, report->shared->flag_us > 0);
-    fprintf(file, ", ");
+    fprintf(file, ", \"memory\": \"%s\", ",
+            report->shared->is_flag_in_host_memory ? "host" : "peer");
     json_number(file, "sum", report->floor_us, report->floor_us > 0);
     fprintf(file, "},\n  ");
     json_number(file, "cpu_launch_us", report->cpu_launch_us, o->does_breakdown);

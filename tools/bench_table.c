@@ -28,10 +28,15 @@ static void print_setting(const struct bench_report *report)
     char text[128];
     printf("%s\n", log->startup[0] ? log->startup : "llane was not loaded");
     printf("lane: %s\n", log->lane[0] ? log->lane : "none");
+    if (log->placement[0]) {
+        printf("host memory of rank 0: %s\n", log->placement);
+    }
     if (report->floor_us > 0) {
-        printf("floor: %.2f us = empty kernel in a graph %.2f + one-way flag %.2f\n",
-               (double)report->floor_us, (double)report->shared->empty_us,
-               (double)report->shared->flag_us);
+        printf(
+            "floor: %.2f us = empty kernel in a graph %.2f + one-way flag %.2f through %s memory\n",
+            (double)report->floor_us, (double)report->shared->empty_us,
+            (double)report->shared->flag_us,
+            report->shared->is_flag_in_host_memory ? "host" : "peer");
     } else {
         printf("floor: not measured: %s\n",
                !(report->shared->empty_us > 0) ? "no times were taken"
@@ -73,8 +78,14 @@ static void print_row(const struct bench_report *report, int s)
     printf(" ");
     print_cell(has_ratio ? nccl->median / lane->median : 0, has_ratio);
     print_cell(has_floor ? lane->median / report->floor_us : 0, has_floor);
-    printf(" %7llu  %s\n", (unsigned long long)report->wrong[s],
+    printf(" %7llu  %s", (unsigned long long)report->wrong[s],
            report->log->route[s][0] ? report->log->route[s] : "NCCL, no llane");
+    const struct bench_link_bytes link = bench_report_link_bytes(report, s);
+    if (link.out) {
+        printf("; over the link %llu out, %llu in", (unsigned long long)link.out,
+               (unsigned long long)link.in);
+    }
+    printf("\n");
 }
 
 static void print_breakdown(const struct bench_report *report)

@@ -37,6 +37,26 @@ bench --breakdown --sizes 64:4K:8 && [ "$(rows '0  lane')" -eq 3 ] && grep -q 'C
 report "breakdown" $?
 bench --gpus 1 --sizes 64 --env LLANE_ENABLE=0 && [ "$(rows 0)" -eq 1 ] && [ "$(rows '0  lane')" -eq 0 ]
 report "several ranks on one GPU; --env reaches the ranks; no llane is said" $?
+# Host memory: packets are stored once for both readers; 8 B is one LL packet, 3000 B of float32 188
+# sentinel packets, two-shot in shards of 63.
+bench --ranks 3 --memory host --sizes 8:3000:375 --env LLANE_ALGO=one-shot &&
+    grep -q '^lane: .* over host memory, ' "$out/stdout" &&
+    grep -q '^host memory of rank 0: not placed: ' "$out/stdout" &&
+    grep -q '^floor: .* through host memory' "$out/stdout" &&
+    grep -qE '^ +8 .*0  lane: one-shot LL; over the link 16 out, 32 in$' "$out/stdout" &&
+    grep -qE '^ +3000 .*0  lane: one-shot sentinel; over the link 6016 out, 6016 in$' "$out/stdout"
+report "--memory host: lane and floor over it, placement, what crosses the link" $?
+bench --ranks 3 --memory host --sizes 3000 --env LLANE_ALGO=two-shot --env LLANE_PACKET=sentinel \
+    --json="$out/host.json" &&
+    grep -q '"link_bytes": {"out": 6048, "in": 4032}' "$out/host.json" &&
+    grep -q '"placement": "not placed: ' "$out/host.json"
+report "--memory host: two-shot moves fewer bytes in" $?
+EMU_FAULTS='no_peer:*>*' bench --sizes 64 && grep -q '^floor: .* through host memory' "$out/stdout" &&
+    grep -q '^lane: .* over host memory, ' "$out/stdout"
+report "no peer access: lane and floor over host memory" $?
+bench --memory disk
+[ $? -eq 2 ] && grep -q 'auto, p2p, host are known' "$out/stderr"
+report "--memory: what is not known is refused" $?
 bench --skip-nccl --sizes 64 --env LLANE_MAX_BYTES=32 && [ "$(rows '0  NCCL, above LLANE_MAX_BYTES')" -eq 1 ]
 report "--skip-nccl" $?
 bench --overhead && grep -qE 'NCCL directly [0-9]+ ns, through llane [0-9]+ ns, added -?[0-9]+ ns' "$out/stdout" &&
