@@ -7,7 +7,9 @@
 
 #include <cmocka.h>
 
+#include "config.h"
 #include "route.h"
+#include "staging.h"
 
 static const struct llane_route_limits limits = {
     .min_bytes = 16,
@@ -270,6 +272,25 @@ static void plan__any_message__stays_within_the_width_that_fits(void **state)
     }
 }
 
+/* What the largest default message needs, both packet families, with room for calibration. */
+static void staging__default_limits__at_most_24_MiB_at_8_ranks(void **state)
+{
+    (void)state;
+    for (uint32_t n_ranks = 2; n_ranks <= 8; n_ranks++) {
+        struct llane_route_limits l = limits;
+        uint64_t slot_bytes[LLANE_N_PACKETS];
+        l.n_ranks = n_ranks;
+        l.max_bytes = llane_config()->max_bytes;
+        assert_int_equal(l.max_bytes, 256 << 10);
+        for (int p = 0; p < LLANE_N_PACKETS; p++) {
+            slot_bytes[p] = llane_route_slot_bytes(&l, (enum llane_packet)p);
+            /* Two generations of a message's packets from each rank are the least there can be. */
+            assert_true(slot_bytes[p] * n_ranks >= l.max_bytes);
+        }
+        assert_in_range(llane_staging_bytes(n_ranks, slot_bytes, l.max_bytes), 1, 24 << 20);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -283,6 +304,7 @@ int main(void)
         cmocka_unit_test(plan__smallest_and_largest__by_the_algorithm_for_them),
         cmocka_unit_test(plan__operations__are_the_kernels),
         cmocka_unit_test(plan__any_message__stays_within_the_width_that_fits),
+        cmocka_unit_test(staging__default_limits__at_most_24_MiB_at_8_ranks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
