@@ -316,19 +316,29 @@ FUZZ_SECONDS ?= 60
 FUZZ_CC = clang -g -O1 -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=undefined -std=gnu11 \
     -D_GNU_SOURCE -DLLANE_VERSION='"$(VERSION)"' $(INCLUDES) -Itools
 # 1: the target; it begins with what it found before, and the folder of seeds 2.
-fuzz_run = $(O)/fuzz/fuzz_$(1) -max_total_time=$(FUZZ_SECONDS) -max_len=8192 -timeout=10 \
+fuzz_run = $(O)/fuzz/fuzz_$(1) -max_total_time=$(FUZZ_SECONDS) -max_len=10000 -timeout=10 \
     -artifact_prefix=$(O)/fuzz/$(1)_found/ $(O)/fuzz/$(1) $(2)
-fuzz: ## parsers under libFuzzer, FUZZ_SECONDS=60 each; `make test` runs their seeds
+fuzz: ## parsers and what other ranks tell, under libFuzzer, FUZZ_SECONDS=60 each; `make test` runs their seeds
 	@scripts/deps --fuzz
-	mkdir -p $(foreach t,doctor nccl_tuning tuning,$(O)/fuzz/$(t) $(O)/fuzz/$(t)_found)
+	+@$(MAKE) --no-print-directory $(MODULES_AR) $(KERNEL_AR) $(EMU_LIB)
+	mkdir -p $(foreach t,board config doctor nccl_tuning records tuning,$(O)/fuzz/$(t) $(O)/fuzz/$(t)_found)
 	tests/fuzz/make_seeds_doctor $(O)/fuzz/doctor_seeds
 	$(FUZZ_CC) -o $(O)/fuzz/fuzz_doctor tests/fuzz/fuzz_doctor.c $(wildcard tools/doctor_*.c) -ldl
 	$(FUZZ_CC) -o $(O)/fuzz/fuzz_nccl_tuning tests/fuzz/fuzz_nccl_tuning.c \
 	    $(addprefix plugin/,nccl_tuning.c config.c log.c)
 	$(FUZZ_CC) -o $(O)/fuzz/fuzz_tuning tests/fuzz/fuzz_tuning.c \
 	    $(addprefix plugin/,tuning.c tuning_text.c route.c model.c)
+	$(FUZZ_CC) -o $(O)/fuzz/fuzz_board tests/fuzz/fuzz_board.c \
+	    $(addprefix plugin/,board.c board_rendezvous.c switch.c check.c life.c liveness.c)
+	$(FUZZ_CC) -o $(O)/fuzz/fuzz_config tests/fuzz/fuzz_config.c $(addprefix plugin/,config.c log.c)
+	$(FUZZ_CC) -o $(O)/fuzz/fuzz_records tests/fuzz/fuzz_records.c \
+	    $(addprefix plugin/,route.c model.c tuning.c) $(MODULES_AR) $(KERNEL_AR) -L$(O)/emu \
+	    -lllane-emu -Wl,-rpath,$(abspath $(O))/emu -ldl -lm -lstdc++
+	$(call fuzz_run,board,tests/fuzz/seeds_board)
+	$(call fuzz_run,config,tests/fuzz/seeds_config)
 	$(call fuzz_run,doctor,$(O)/fuzz/doctor_seeds)
 	$(call fuzz_run,nccl_tuning,tests/fuzz/seeds_nccl_tuning)
+	$(call fuzz_run,records,tests/fuzz/seeds_records)
 	$(call fuzz_run,tuning,tests/fuzz/seeds_tuning)
 lint: ## format, clang-tidy, cppcheck, shellcheck, codespell, exports
 	@scripts/deps --lint
