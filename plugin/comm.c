@@ -6,6 +6,7 @@
 
 #include "config.h"
 #include "err.h"
+#include "forks.h"
 #include "log.h"
 #include "stats.h"
 
@@ -23,7 +24,6 @@ static struct node *_Atomic buckets[BUCKETS];
 static pthread_mutex_t table_lock = PTHREAD_MUTEX_INITIALIZER; /* writers */
 static struct llane_comm *all;                                 /* under table_lock */
 static struct llane_comm *unused; /* under table_lock, by next_in_all */
-static _Atomic int is_forked_child;
 
 _Atomic int llane_comm_n_ordered;
 
@@ -261,7 +261,7 @@ static void after_fork_in_parent(void)
 
 static void after_fork_in_child(void)
 {
-    atomic_store_explicit(&is_forked_child, all != NULL, memory_order_relaxed);
+    llane_forks_set_passive(); /* there was a communicator: only then is this handler there */
     for (int i = 0; i < BUCKETS; i++) {
         atomic_store_explicit(&buckets[i], NULL, memory_order_relaxed);
     }
@@ -273,11 +273,6 @@ static void after_fork_in_child(void)
 static void watch_forks(void)
 {
     (void)pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
-}
-
-int llane_comm_is_forked_child(void)
-{
-    return atomic_load_explicit(&is_forked_child, memory_order_relaxed);
 }
 
 /* ---- coming and going ---- */
@@ -307,7 +302,7 @@ struct llane_comm *llane_comm_add(const struct llane_nccl *nccl, ncclComm_t hand
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     llane_comm_drop(handle, 0);
-    if (!llane_config()->enable || llane_comm_is_forked_child()) {
+    if (!llane_config()->enable || llane_forks_is_passive()) {
         return NULL;
     }
     pthread_once(&once, watch_forks);

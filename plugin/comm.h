@@ -6,8 +6,7 @@
  * lost a race against an abort reads a struct, not freed memory.
  * Threads: acquire is lock-free from any thread; a communicator's call state is under its lock, which
  * only misuse or an abort contends. Blocking: no. Errors: NULL where memory is out (NCCL carries).
- * fork: a child of a process that has communicators leaves all its calls to NCCL, as CUDA is of no
- * use to it either.
+ * fork: a child of a process that has had communicators is passive, see forks.h.
  */
 #ifndef LLANE_COMM_H
 #define LLANE_COMM_H
@@ -168,9 +167,6 @@ void llane_comm_drop(ncclComm_t handle, int is_abort);
 
 /* Drops whatever communicator holds this address inside its allocation (a tuner context's slot). */
 void llane_comm_drop_containing(const void *slot);
-
-/* 1 in a forked child whose parent had communicators. */
-int llane_comm_is_forked_child(void);
 
 void llane_comm_hold(struct llane_comm *comm);
 void llane_comm_release(struct llane_comm *comm);

@@ -11,6 +11,7 @@
 #include "config.h"
 #include "elf_image.h"
 #include "err.h"
+#include "forks.h"
 #include "hooks.h"
 #include "log.h"
 
@@ -55,6 +56,23 @@ static _Atomic unsigned long long scanned_events;
 /* 1 after a scan redirected something: the next call goes over all slots again. Relaxed: the lock
  * orders what the second pass reads. */
 static atomic_int is_recheck_due;
+
+static void guard_scans(void)
+{
+    llane_forks_guard(&scan_lock);
+}
+
+/* 0 in a child that is to leave llane alone: another thread may have held the lock, and the state. */
+static int lock_scans(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, guard_scans);
+    if (llane_forks_is_passive()) {
+        return 0;
+    }
+    pthread_mutex_lock(&scan_lock);
+    return 1;
+}
 
 /* ---- writing ---- */
 
@@ -339,7 +357,9 @@ static void choose_default(void)
     if (!next) {
         dlerror(); /* as in pin() */
     }
-    pthread_mutex_lock(&scan_lock);
+    if (!lock_scans()) {
+        return;
+    }
     const struct llane_nccl *choice = n_copies ? &llane_nccl_copies[0] : NULL;
     for (uint32_t c = 0; c < n_copies; c++) {
         if (llane_elf_contains(&copies[c].image, next)) {
@@ -367,7 +387,9 @@ void llane_interpose_scan(void)
         search.found[i].is_pinned = !pin(&search.found[i]);
     }
 
-    pthread_mutex_lock(&scan_lock);
+    if (!lock_scans()) {
+        return;
+    }
     int n_new = 0;
     for (int i = 0; i < search.n; i++) {
         if (!search.found[i].is_pinned || is_known(&search.found[i])) {
@@ -401,8 +423,12 @@ void llane_interpose_scan(void)
 
 void llane_interpose_summarize(struct llane_interpose_summary *out)
 {
-    pthread_mutex_lock(&scan_lock);
-    *out = (struct llane_interpose_summary){.n_copies = n_copies, .n_refused = n_refused};
+    *out = (struct llane_interpose_summary){0};
+    if (!lock_scans()) {
+        return;
+    }
+    out->n_copies = n_copies;
+    out->n_refused = n_refused;
     for (uint32_t c = 0; c < n_copies; c++) {
         out->n_redirected += (uint32_t)copies[c].is_redirected;
         out->n_sites[c] = copies[c].n_sites;
@@ -415,7 +441,9 @@ void llane_interpose_check_logger(uintptr_t logger)
     Dl_info where;
     const char *path = dladdr((void *)logger, &where) ? where.dli_fname : "the program";
     int is_covered = 0;
-    pthread_mutex_lock(&scan_lock);
+    if (!lock_scans()) {
+        return;
+    }
     for (uint32_t c = 0; c < n_copies; c++) {
         is_covered |= llane_elf_contains(&copies[c].image, logger);
     }

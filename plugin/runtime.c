@@ -1,6 +1,7 @@
 #include "runtime.h"
 
 #include "comm.h"
+#include "forks.h"
 #include "report.h"
 #include "setup.h"
 #include "stats.h"
@@ -8,7 +9,7 @@
 
 void llane_runtime_exit(void)
 {
-    if (llane_comm_is_forked_child()) {
+    if (llane_forks_is_passive()) {
         return; /* the parent's communicators and threads are the parent's */
     }
     llane_setup_end_all();

@@ -3,6 +3,8 @@
 #include <pthread.h>
 #include <stdlib.h>
 
+#include "forks.h"
+
 struct record {
     struct record *next;
     uintptr_t slot;
@@ -14,6 +16,23 @@ struct record {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the two below */
 static struct record *records;
 static uintptr_t last_ctx; /* contexts are never used twice, so a late destroy hits nobody else */
+
+static void guard(void)
+{
+    llane_forks_guard(&lock);
+}
+
+/* 0 in a child that is to leave llane alone. */
+static int lock_records(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, guard);
+    if (llane_forks_is_passive()) {
+        return 0;
+    }
+    pthread_mutex_lock(&lock);
+    return 1;
+}
 
 static struct record *find_slot(uintptr_t slot)
 {
@@ -27,7 +46,9 @@ static struct record *find_slot(uintptr_t slot)
 void *llane_tuner_add(void **ctx_slot, size_t n_ranks, size_t n_nodes, uint64_t comm_id)
 {
     uintptr_t ctx = 0;
-    pthread_mutex_lock(&lock);
+    if (!lock_records()) {
+        return NULL;
+    }
     struct record *record = find_slot((uintptr_t)ctx_slot);
     if (!record) {
         record = calloc(1, sizeof *record);
@@ -51,7 +72,9 @@ void *llane_tuner_add(void **ctx_slot, size_t n_ranks, size_t n_nodes, uint64_t 
 const void *llane_tuner_remove(void *ctx)
 {
     uintptr_t slot = 0;
-    pthread_mutex_lock(&lock);
+    if (!lock_records()) {
+        return NULL;
+    }
     struct record **link = &records;
     while (*link && (*link)->ctx != (uintptr_t)ctx) {
         link = &(*link)->next;
@@ -68,7 +91,9 @@ const void *llane_tuner_remove(void *ctx)
 
 int llane_tuner_sizes(void *ctx, size_t *n_ranks_out, size_t *n_nodes_out)
 {
-    pthread_mutex_lock(&lock);
+    if (!lock_records()) {
+        return 0;
+    }
     const struct record *record = records;
     while (record && record->ctx != (uintptr_t)ctx) {
         record = record->next;
@@ -84,7 +109,9 @@ int llane_tuner_sizes(void *ctx, size_t *n_ranks_out, size_t *n_nodes_out)
 int llane_tuner_find(const void *comm, size_t comm_bytes, uint64_t *comm_id_out)
 {
     int is_found = 0;
-    pthread_mutex_lock(&lock);
+    if (!lock_records()) {
+        return 0;
+    }
     for (struct record *record = records; record; record = record->next) {
         if (record->slot - (uintptr_t)comm < comm_bytes) {
             *comm_id_out = record->comm_id;

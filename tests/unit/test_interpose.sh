@@ -71,7 +71,7 @@ nccl "$out/shared-page/libnccl.so.2" libnccl.so.2 22809 -DCOPY_PAD=0xae0 \
 
 # Not under a sanitizer: its runtime would have to be the first library of every program here.
 mkdir "$out/objects"
-for module in interpose elf_image hooks real_nccl exports door startup abi_tuner abi_env tuner_contexts \
+for module in interpose elf_image hooks real_nccl exports door startup abi_tuner abi_env tuner_contexts forks nccl_tuning \
     log config version; do
     "$cc" "${flags[@]}" -fPIC -fvisibility=hidden -c "plugin/$module.c" -o "$out/objects/$module.o" ||
         build_failed "$module"
