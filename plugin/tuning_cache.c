@@ -73,6 +73,9 @@ int llane_tuning_cache_read(const char *directory, const char *key, struct llane
                    path);
         err = LLANE_EINVAL;
     }
+    if (!err) {
+        LLANE_INFO("calibration: %s read", path);
+    }
     return err;
 }
 

@@ -94,7 +94,7 @@ static int report_all(const struct bench_report *report)
         fprintf(stderr, "llane-bench: %llu wrong elements\n", (unsigned long long)wrong);
         status = 1;
     }
-    return status;
+    return status || !o->does_calibrate ? status : bench_calibrate(report);
 }
 
 static int run_parent(char **argv, const struct bench_options *options, struct bench_shared *shared)

@@ -50,7 +50,7 @@ struct bench_options {
     int n_ops;     /* operations of a graph, or of an eager burst */
     int n_samples; /* replays or bursts measured for each way and size */
     int timeout_s; /* without progress */
-    int does_breakdown, does_overhead, skips_nccl, starts_mps;
+    int does_breakdown, does_overhead, does_calibrate, skips_nccl, starts_mps;
     const char *memory; /* LLANE_MEMORY for the ranks; NULL: as it is */
     int plant_rank;     /* tests: this rank damages what it is about to check; -1: none */
     const char *json, *csv, *plot;
@@ -215,6 +215,7 @@ struct bench_log {
     char lane[BENCH_LINE_BYTES];      /* "active from ...", "inactive: ..." */
     char placement[BENCH_LINE_BYTES]; /* of rank 0's host memory, where it has some */
     uint64_t lane_calls, nccl_calls;  /* LLANE_STATS */
+    char table[BENCH_LINE_BYTES];     /* "PATH written" or "PATH read": its table */
     int has_stats;
 };
 
@@ -277,6 +278,8 @@ void bench_report_text(const struct bench_report *report);
 int bench_report_json(const struct bench_report *report, FILE *file);
 int bench_report_csv(const struct bench_report *report, FILE *file);
 int bench_report_files(const struct bench_report *report);
+/* bench_calibrate.c: writes where NCCL was faster into the table of these GPUs. 0, or 1 and why not. */
+int bench_calibrate(const struct bench_report *report);
 /* Looked at before anything is measured. */
 int bench_report_can_plot(void);
 

@@ -74,6 +74,9 @@ static const char help_text[] =
     "                         time goes\n"
     "  --overhead             instead: CPU time that llane adds to a call that it hands on to "
     "NCCL\n"
+    "  --calibrate            write where NCCL was faster into the table that llane keeps for "
+    "these\n"
+    "                         GPUs (`llane calibrate` does it all)\n"
     "  --env NAME=VALUE       for the ranks; may be repeated\n"
     "  --json                 print JSON instead of the table; --json=FILE writes it beside it\n"
     "  --csv FILE, --plot FILE.svg|png\n"
@@ -219,6 +222,7 @@ enum {
     OPT_SKIP_NCCL,
     OPT_BREAKDOWN,
     OPT_OVERHEAD,
+    OPT_CALIBRATE,
     OPT_ENV,
     OPT_JSON,
     OPT_CSV,
@@ -243,6 +247,7 @@ static const struct option long_options[] = {
     {"reps", required_argument, NULL, FIRST_OPT + OPT_REPS},
     {"skip-nccl", no_argument, NULL, FIRST_OPT + OPT_SKIP_NCCL},
     {"breakdown", no_argument, NULL, FIRST_OPT + OPT_BREAKDOWN},
+    {"calibrate", no_argument, NULL, FIRST_OPT + OPT_CALIBRATE},
     {"overhead", no_argument, NULL, FIRST_OPT + OPT_OVERHEAD},
     {"env", required_argument, NULL, FIRST_OPT + OPT_ENV},
     {"json", optional_argument, NULL, FIRST_OPT + OPT_JSON},
@@ -296,6 +301,9 @@ static void take(int option, const char *value, int is_emulated, struct bench_op
         break;
     case OPT_OVERHEAD:
         out->does_overhead = 1;
+        break;
+    case OPT_CALIBRATE:
+        out->does_calibrate = 1;
         break;
     case OPT_ENV:
         add_env(out, value);
@@ -352,6 +360,9 @@ void bench_options_parse(int argc, char **argv, int is_emulated, struct bench_op
     fit_sizes(out);
     if (out->does_breakdown && out->mode != BENCH_GRAPH) {
         refuse("--breakdown", "", "needs --mode graph");
+    }
+    if (out->does_calibrate && (out->does_overhead || out->skips_nccl)) {
+        refuse("--calibrate", "", "needs both ways' times");
     }
     if (out->does_overhead) {
         out->n_ranks = 1;

@@ -102,6 +102,9 @@ static void read_line(struct reader *reader, const char *line)
         if (placement) {
             keep(log->placement, placement + strlen("of host memory, "));
         }
+        if (!strncmp(ours, "calibration: /", 14)) {
+            keep(log->table, ours + 13);
+        }
         const char *active = strstr(ours, "active from "), *inactive = strstr(ours, "inactive: ");
         if (active || inactive) {
             keep(log->lane, inactive ? inactive : active);

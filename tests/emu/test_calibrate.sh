@@ -93,6 +93,19 @@ run 1 -e '*:LLANE_MAX_BYTES=256' -e '*:LLANE_CALIBRATE=force' -- --all 3 --comms
     tables 6 && [ "$(grep -c 'calibration: 1 of 1 sizes' "$out")" = 1 ]
 report $? force__two_communicators__one_table
 
+# ---- llane calibrate: NCCL's side too. The emulated lane is many times slower than the fake NCCL. ----
+rm -rf "$work/cache"
+LLANE_MAX_BYTES=1K tools/llane calibrate --emulate --ranks 3 --reps 4 --ops 4 >"$out" 2>&1 &&
+    grep -q '^float32: NCCL carries 2 of 2 sizes' "$out" && grep -q '^int32: NCCL carries 2 of 2 sizes' "$out" &&
+    [ "$(grep -Ec '^(float|integer) (8|16|32|64|128|256|512|1024) nccl$' "$(file)")" = 16 ]
+report $? tool__nccl_faster__entries_for_floats_and_integers
+run 3 -e '*:LLANE_MAX_BYTES=1K' -- --counts 9,100,200 --types float16,uint8 && tables 3 &&
+    [ "$(grep -c '^llane stats: .* rank ./3 .*: lane 0 calls .*NCCL is faster at this size' "$out")" = 3 ]
+report $? tool__table__used_by_a_later_job
+LLANE_MAX_BYTES=1K XDG_CACHE_HOME=/proc tools/llane calibrate --emulate --ranks 2 --reps 1 --ops 2 >"$out" 2>&1
+[ $? = 1 ] && grep -q 'no table to write to' "$out"
+report $? tool__nowhere_to_write__fails_and_says_so
+
 for end in abort leave; do
     run 3 -e '*:LLANE_MAX_BYTES=64K' -e '*:LLANE_CALIBRATE=force' -e '*:LLANE_WAIT=0' -- --counts 9 --iters 3 \
         --end $end
