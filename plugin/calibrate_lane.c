@@ -54,10 +54,7 @@ static void make_burst(struct llane_calibrate_lane *m, uint32_t bucket,
         .plan = llane_route_plan(&limits, bytes / sizeof(float), ncclFloat32, ncclSum),
         .bytes = bytes,
     };
-    const struct llane_model_machine machine = {limits.memory, limits.n_ranks, limits.ranks_per_gpu,
-                                                limits.n_sockets};
-    out->model_us =
-        llane_model_lane_us(&machine, out->plan.algorithm, out->plan.packet, out->bytes);
+    out->model_us = llane_route_lane_us(&limits, out->plan.algorithm, out->plan.packet, out->bytes);
     out->n_ops = count_ops(out->model_us);
     /* Graph or not is this rank's affair: the operations are the same. */
     if (!llane_gpu_capture_begin(m->stream)) {

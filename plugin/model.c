@@ -36,6 +36,15 @@ static double sharing(const struct llane_model_machine *m)
     return m->memory == LLANE_MEMORY_ONE_GPU ? m->n_ranks : m->ranks_per_gpu ? m->ranks_per_gpu : 1;
 }
 
+/* Peers' writes are as fast as the generation lets them be; host memory was no faster at 5. */
+static double speed(const struct llane_model_machine *m)
+{
+    static const double to_four[] = {1, 0.125, 0.25, 0.5, 1, 2, 4};
+    uint32_t last = sizeof to_four / sizeof *to_four - 1;
+    uint32_t generation = m->generation < last ? m->generation : last;
+    return m->memory == LLANE_MEMORY_PEER ? to_four[generation] : 1;
+}
+
 static int has_far_peers(const struct llane_model_machine *m)
 {
     return m->n_sockets > 1 && m->memory == LLANE_MEMORY_PEER;
@@ -51,7 +60,7 @@ double llane_model_lane_us(const struct llane_model_machine *m, enum llane_algor
     if (packet == LLANE_LL) {
         to_a_peer *= LLANE_PACKET_BYTES / (double)LLANE_LL_PAYLOAD;
     }
-    double transfer = (n - 1) * to_a_peer * sharing(m) / link->bandwidth;
+    double transfer = (n - 1) * to_a_peer * sharing(m) / (speed(m) * link->bandwidth);
     if (has_far_peers(m)) {
         /* Each rank of one half sends to each of the other. */
         transfer = larger(transfer, n / 2 * (n / 2) * to_a_peer / BETWEEN_SOCKETS);
@@ -67,7 +76,7 @@ double llane_model_nccl_us(const struct llane_model_machine *m, uint64_t bytes)
     double n = m->n_ranks;
     double sent = 2 * (n - 1) / n * (double)bytes;
     double shared = m->memory == LLANE_MEMORY_ONE_GPU ? 1 : sharing(m);
-    double transfer = sent * shared / link->nccl_bandwidth;
+    double transfer = sent * shared / (speed(m) * link->nccl_bandwidth);
     if (has_far_peers(m)) {
         transfer = larger(transfer, sent / BETWEEN_SOCKETS);
     }

@@ -127,6 +127,7 @@ static struct llane_model_machine machine_of(const struct llane_route_limits *li
         .n_ranks = limits->n_ranks,
         .ranks_per_gpu = limits->ranks_per_gpu,
         .n_sockets = limits->n_sockets,
+        .generation = limits->generation,
     };
 }
 
@@ -266,6 +267,13 @@ struct llane_plan llane_route_plan(const struct llane_route_limits *limits, size
 }
 
 /* ---- the table ---- */
+
+double llane_route_lane_us(const struct llane_route_limits *limits, enum llane_algorithm algorithm,
+                           enum llane_packet packet, uint64_t bytes)
+{
+    const struct llane_model_machine machine = machine_of(limits);
+    return llane_model_lane_us(&machine, algorithm, packet, bytes);
+}
 
 double llane_route_nccl_us(const struct llane_route_limits *limits, uint64_t bytes)
 {

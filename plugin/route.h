@@ -36,9 +36,9 @@ struct llane_route_limits {
     uint32_t has_host_pairs; /* some ranks reach each other through host memory alone */
     uint32_t has_float8; /* every rank's GPU is of compute capability 9.0 or later, as NCCL asks */
 
-    enum llane_memory memory;          /* these three: see struct llane_model_machine */
-    uint32_t ranks_per_gpu, n_sockets; /* 0 is 1 */
-    struct llane_tuning tuning;        /* rank 0's */
+    enum llane_memory memory; /* these: see struct llane_model_machine */
+    uint32_t ranks_per_gpu, n_sockets, generation;
+    struct llane_tuning tuning; /* rank 0's */
 };
 
 /* Where a call went and why; X(name, text for statistics). */
@@ -93,7 +93,9 @@ const char *llane_plan_text(const struct llane_plan *plan);
  */
 void llane_route_fill_defaults(struct llane_route_limits *limits);
 
-/* NCCL by the model. */
+/* By the model. */
+double llane_route_lane_us(const struct llane_route_limits *limits, enum llane_algorithm algorithm,
+                           enum llane_packet packet, uint64_t bytes);
 double llane_route_nccl_us(const struct llane_route_limits *limits, uint64_t bytes);
 
 /*

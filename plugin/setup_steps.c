@@ -127,7 +127,7 @@ static enum llane_inactive_reason arrive(struct llane_setup *s)
         .wants_check = llane_config()->check != 0,
     };
     s->readiness = get_ready(s, &mine.gpu);
-    mine.numa_node = llane_setup_numa_node(&mine.gpu);
+    mine.pcie_generation = llane_setup_pcie_generation(&mine.gpu);
     char first_of_build[17];
     snprintf(first_of_build, sizeof first_of_build, "%.16s", llane_build_id());
     const struct llane_board_args args = {

@@ -52,9 +52,9 @@ struct llane_setup_identity {
     struct llane_gpu_identity gpu;
     struct llane_route_limits limits; /* the configuration in it; rank 0's holds */
     int32_t max_ctas;                 /* 0: no limit */
-    int32_t objection;   /* enum llane_inactive_reason: why it wants no lane, or NONE */
-    int32_t numa_node;   /* of the GPU; -1: unknown */
-    int32_t wants_check; /* LLANE_CHECK; one rank's holds for all */
+    int32_t objection;       /* enum llane_inactive_reason: why it wants no lane, or NONE */
+    int32_t pcie_generation; /* that its GPU can; 0: unknown */
+    int32_t wants_check;     /* LLANE_CHECK; one rank's holds for all */
 };
 
 /* What it tells with its vote on LLANE_SETUP_RESOURCES. */
@@ -130,8 +130,8 @@ enum llane_inactive_reason llane_setup_use_host(struct llane_setup *s);
 
 /* ---- setup_tune.c ---- */
 
-/* The node that a GPU hangs off, or -1. */
-int32_t llane_setup_numa_node(const struct llane_gpu_identity *gpu);
+/* Of PCIe, that a GPU can; 0: unknown. */
+int32_t llane_setup_pcie_generation(const struct llane_gpu_identity *gpu);
 /* Which path carries which size: calibrated together, or by default. */
 enum llane_inactive_reason llane_setup_tune(struct llane_setup *s);
 

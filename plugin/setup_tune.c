@@ -13,23 +13,27 @@
 #include "tuning_text.h"
 #include "version.h"
 
-int32_t llane_setup_numa_node(const struct llane_gpu_identity *gpu)
+int32_t llane_setup_pcie_generation(const struct llane_gpu_identity *gpu)
 {
-    char path[64];
-    int node = -1;
-    int n = snprintf(path, sizeof path, "/sys/bus/pci/devices/%.*s/numa_node", (int)sizeof gpu->pci,
-                     gpu->pci);
-    for (int i = 0; i < n; i++) {
+    static const double transfers_of[] = {64, 32, 16, 8, 5, 2.5}; /* 10^9 a second: 6, 5, ..., 1 */
+    char path[80];
+    double transfers = 0; /* "32.0 GT/s PCIe" */
+    int n = snprintf(path, sizeof path, "/sys/bus/pci/devices/%.*s/max_link_speed",
+                     (int)sizeof gpu->pci, gpu->pci);
+    for (int i = 0; i < n && i < (int)sizeof path; i++) {
         path[i] = (char)tolower((unsigned char)path[i]);
     }
     FILE *file = fopen(path, "re");
-    if (file) {
-        if (fscanf(file, "%d", &node) != 1) {
-            node = -1;
-        }
-        fclose(file);
+    if (!file) {
+        return 0;
     }
-    return node;
+    int n_read = fscanf(file, "%lf", &transfers);
+    fclose(file);
+    int32_t generation = n_read == 1 ? 6 : 0;
+    while (generation && transfers < transfers_of[6 - generation]) {
+        generation--;
+    }
+    return generation;
 }
 
 /* Nodes that GPUs are known to hang off. */
@@ -37,9 +41,9 @@ static uint32_t count_nodes(const struct llane_setup *s)
 {
     uint32_t n = 0;
     for (int r = 0; r < s->comm->n_ranks; r++) {
-        int is_first = s->identity[r].numa_node >= 0;
+        int is_first = s->identity[r].gpu.numa_node >= 0;
         for (int before = 0; before < r; before++) {
-            is_first &= s->identity[before].numa_node != s->identity[r].numa_node;
+            is_first &= s->identity[before].gpu.numa_node != s->identity[r].gpu.numa_node;
         }
         n += (uint32_t)is_first;
     }
@@ -52,7 +56,11 @@ static void describe_machine(struct llane_setup *s)
     struct llane_route_limits *limits = &s->lane->limits;
     limits->n_sockets = count_nodes(s);
     limits->ranks_per_gpu = 1;
+    limits->generation = UINT32_MAX;
     for (int r = 0; r < s->comm->n_ranks; r++) {
+        uint32_t generation =
+            (uint32_t)s->identity[r].pcie_generation; /* 0, unknown, is the least */
+        limits->generation = generation < limits->generation ? generation : limits->generation;
         uint32_t n = llane_setup_ranks_on_gpu_of(s, r);
         limits->ranks_per_gpu = n > limits->ranks_per_gpu ? n : limits->ranks_per_gpu;
     }

@@ -6,6 +6,9 @@
 
 #include <cmocka.h>
 
+#include <stdio.h>
+#include <string.h>
+
 #include "model.h"
 #include "route.h"
 
@@ -23,11 +26,11 @@ enum { MOST_PERCENT = 45, MOST_MEAN_PERCENT = 12 };
 
 #define ONE_GPU(n)                                                                                 \
     {                                                                                              \
-        LLANE_MEMORY_ONE_GPU, n, n, 1                                                              \
+        LLANE_MEMORY_ONE_GPU, n, n, 1, 0                                                           \
     }
 #define HOST(n, per_gpu)                                                                           \
     {                                                                                              \
-        LLANE_MEMORY_HOST, n, per_gpu, 1                                                           \
+        LLANE_MEMORY_HOST, n, per_gpu, 1, 0                                                        \
     }
 #define ONE_LL 1 + LLANE_ONE_SHOT, 1 + LLANE_LL
 #define ONE_SENTINEL 1 + LLANE_ONE_SHOT, 1 + LLANE_SENTINEL
@@ -181,8 +184,8 @@ static uint64_t largest_on_lane(struct llane_model_machine machine, ncclDataType
 static void defaults__large_messages_between_sockets__are_nccls(void **state)
 {
     (void)state;
-    struct llane_model_machine one = {LLANE_MEMORY_PEER, 8, 1, 1},
-                               two = {LLANE_MEMORY_PEER, 8, 1, 2};
+    struct llane_model_machine one = {LLANE_MEMORY_PEER, 8, 1, 1, 0},
+                               two = {LLANE_MEMORY_PEER, 8, 1, 2, 0};
     assert_true(largest_on_lane(two, ncclFloat32) < largest_on_lane(one, ncclFloat32));
     assert_in_range(largest_on_lane(two, ncclFloat32), 64 << 10, 4 << 20);
     struct llane_route_limits limits = limits_of(two, 64 << 20);
@@ -195,7 +198,7 @@ static void defaults__large_messages_between_sockets__are_nccls(void **state)
 static void defaults__large_integers__go_to_nccl_before_floats(void **state)
 {
     (void)state;
-    struct llane_model_machine machine = {LLANE_MEMORY_PEER, 8, 1, 1};
+    struct llane_model_machine machine = {LLANE_MEMORY_PEER, 8, 1, 1, 0};
     assert_true(largest_on_lane(machine, ncclInt32) < largest_on_lane(machine, ncclFloat32));
 }
 
@@ -218,7 +221,7 @@ static void model__more_bytes__take_no_less_time(void **state)
     for (int memory = 0; memory < LLANE_N_MEMORIES; memory++) {
         for (uint32_t n = 2; n <= LLANE_MAX_RANKS; n++) {
             for (uint32_t sockets = 1; sockets <= 2; sockets++) {
-                struct llane_model_machine m = {(enum llane_memory)memory, n, 1, sockets};
+                struct llane_model_machine m = {(enum llane_memory)memory, n, 1, sockets, 0};
                 for (uint64_t bytes = 8; bytes < 64 << 20; bytes *= 2) {
                     assert_true(llane_model_nccl_us(&m, bytes) <=
                                 llane_model_nccl_us(&m, 2 * bytes));
@@ -234,14 +237,61 @@ static void model__more_bytes__take_no_less_time(void **state)
     }
 }
 
-int main(void)
+/* ---- docs/scaling.md ---- */
+
+static void write_row(FILE *file, uint32_t n, uint32_t sockets)
 {
+    fprintf(file, "| %u, %s |", n, sockets == 1 ? "one" : "two");
+    for (uint64_t bytes = 1 << 10; bytes <= 4 << 20; bytes *= 8) {
+        for (uint32_t generation = 4; generation <= 5; generation++) {
+            struct llane_model_machine m = {LLANE_MEMORY_PEER, n, 1, sockets, generation};
+            double one = llane_model_lane_us(&m, LLANE_ONE_SHOT, LLANE_SENTINEL, bytes);
+            double two = llane_model_lane_us(&m, LLANE_TWO_SHOT, LLANE_SENTINEL, bytes);
+            fprintf(file, " %.0f / %.0f |", one < two ? one : two, llane_model_nccl_us(&m, bytes));
+        }
+    }
+    fprintf(file, "\n");
+}
+
+static void write_predictions(FILE *file)
+{
+    for (uint32_t n = 2; n <= 16; n *= 2) {
+        for (uint32_t sockets = 1; sockets <= 2; sockets++) {
+            write_row(file, n, sockets);
+        }
+    }
+}
+
+static void doc__predictions__are_the_models(void **state)
+{
+    (void)state;
+    static char doc[1 << 16], predicted[1 << 12];
+    FILE *file = fopen("docs/scaling.md", "r");
+    assert_non_null(file);
+    doc[fread(doc, 1, sizeof doc - 1, file)] = 0;
+    fclose(file);
+    file = fmemopen(predicted, sizeof predicted, "w");
+    assert_non_null(file);
+    write_predictions(file);
+    fclose(file);
+    if (!strstr(doc, predicted)) {
+        fail_msg("docs/scaling.md is stale; %s", "test_model --write-predictions prints the rows");
+    }
+}
+
+int main(int argc, char **argv)
+{
+    if (argc == 2 && !strcmp(argv[1], "--write-predictions")) {
+        write_predictions(stdout);
+        return 0;
+    }
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(model__what_was_measured__is_near),
         cmocka_unit_test(model__more_bytes__take_no_less_time),
         cmocka_unit_test(defaults__where_measured__are_the_best_kernel_or_as_good),
         cmocka_unit_test(defaults__large_messages_between_sockets__are_nccls),
         cmocka_unit_test(defaults__large_integers__go_to_nccl_before_floats),
+        cmocka_unit_test(doc__predictions__are_the_models),
         cmocka_unit_test(defaults__forced_by_name__are_never_nccls),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
