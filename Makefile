@@ -277,7 +277,7 @@ $(GPU_C): $(O)/%: %.c Makefile $(O)/plugin/gpu_cuda.o $(MODULES_AR)
 	    $(MODULES_AR) $(LDADD) $(NCCL_LINK) $(CUDART) -lm
 
 # ---- what people run (each looks after its dependencies first, so the work is a second make) ----
-.PHONY: test demo demo-gpu tools-gpu gpu-tests test-gpu model fuzz lint format docs clean help
+.PHONY: test demo demo-gpu tools-gpu gpu-tests test-gpu model soak fuzz lint format docs clean help
 RUN_ENV = LLANE_BUILD=$(abspath $(O)) LLANE_V=$(V) LLANE_TEST_OBJECTS='$(abspath $(EMU_PLUGIN) $(TEST_PLUGIN))'
 ALSO := $(if $(SANITIZED),,tsan asan)
 # The sanitizers' flags are gcc's.
@@ -312,6 +312,11 @@ test-gpu: ## several ranks on one real GPU, with the installed NCCL
 	@LLANE_BUILD=$(abspath $(O)) LLANE_V=$(V) tests/gpu1/run.sh
 model: ## the deep model-checking runs (minutes, gigabytes)
 	@tests/model/run_deep.sh
+SECONDS ?= 600
+soak: ## on the emulation, SECONDS=600: random communicators, sums, graphs, aborts and kills; no hang, no growth
+	@scripts/deps
+	+@$(MAKE) --no-print-directory emu $(O)/tests/emu/prog_mayhem $(O)/tests/emu/prog_ranks
+	@LLANE_BUILD=$(abspath $(O)) tests/emu/mayhem $(SECONDS)
 FUZZ_SECONDS ?= 60
 FUZZ_CC = clang -g -O1 -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=undefined -std=gnu11 \
     -D_GNU_SOURCE -DLLANE_VERSION='"$(VERSION)"' $(INCLUDES) -Itools
