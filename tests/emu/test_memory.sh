@@ -79,8 +79,8 @@ done
 threads=4 over host__ranks_are_threads__right_sums 1 "host memory" "${host[@]}" -- --threads 4
 over host__graphs_and_eager_mixed__in_order 3 "host memory" "${host[@]}" -- --graph --mix --batch 3 --iters 5
 over host__several_communicators__right_sums 2 "host memory" "${host[@]}" -- --comms 1 --batch 6 --iters 4
-run "${host[@]}" -e '*:EMU_FAIL=ipc_open,ipc_export,peer_enable' 2 "$programs/prog_allreduce" --counts 9
-[ $? = 0 ] && [ "$(carried)" = 2 ] && [ "$(count 'EMU_FAIL')" = 0 ]
+run "${host[@]}" -e '*:EMU_FAIL=ipc_open,ipc_export,peer_enable' 2 "$programs/prog_allreduce" --counts 9 &&
+    [ "$(carried)" = 2 ] && [ "$(count 'EMU_FAIL')" = 0 ]
 report $? host__asked_for__no_peer_memory_is_tried
 over host__asked_for_by_rank_0__holds_for_all 3 "host memory" -e 0:LLANE_MEMORY=host -- --counts 9
 over p2p__asked_for_by_rank_0__holds_for_all 3 "peer memory" -e 0:LLANE_MEMORY=p2p \
@@ -135,8 +135,7 @@ inactive host__not_pinned_on_one_rank__inactive_on_all 3 "no host memory for the
 (
     ulimit -l 64
     run "${host[@]}" -e 1:EMU_FAIL=host_register 2 "$programs/prog_allreduce" --counts 9
-)
-[ $? = 0 ] && grep -Eq 'pinning host memory: .* [0-9]+ KiB are to be pinned and the limit of locked memory is 64 KiB: raise it .*memlock=-1' "$out"
+) && grep -Eq 'pinning host memory: .* [0-9]+ KiB are to be pinned and the limit of locked memory is 64 KiB: raise it .*memlock=-1' "$out"
 report $? host__limit_of_locked_memory__named_with_what_to_change
 inactive host__beyond_the_cap__inactive_on_all 2 "LLANE_MAX_STAGING reached" "${host[@]}" \
     -e 1:LLANE_MAX_STAGING=3M -- --counts 9

@@ -234,7 +234,7 @@ static inline void images_expect(const struct run *run, uint8_t **images)
         const struct format *f = step_format(s);
 
         for (uint64_t i = 0; i < s->how.count; i++) {
-            uint64_t bits[LLANE_MAX_RANKS], result;
+            uint64_t bits[LLANE_MAX_RANKS] = {0}, result;
             double distance;
 
             for (uint32_t r = 0; r < n_ranks; r++)
