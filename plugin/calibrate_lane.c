@@ -44,6 +44,13 @@ static int count_ops(double us)
     return llane_gpu_is_emulated() || n < MIN_OPS ? MIN_OPS : n > MAX_OPS ? MAX_OPS : (int)n;
 }
 
+static void end_burst(struct burst *burst)
+{
+    if (burst->graph) {
+        (void)llane_gpu_graph_destroy(burst->graph);
+    }
+}
+
 static void make_burst(struct llane_calibrate_lane *m, uint32_t bucket,
                        const struct llane_tuning_choice *choice, struct burst *out)
 {
@@ -59,16 +66,12 @@ static void make_burst(struct llane_calibrate_lane *m, uint32_t bucket,
     /* Graph or not is this rank's affair: the operations are the same. */
     if (!llane_gpu_capture_begin(m->stream)) {
         int err = launch_all(m, out);
-        if (llane_gpu_capture_end(m->stream, &out->graph) || err) {
+        if (llane_gpu_capture_end(m->stream, &out->graph)) {
+            out->graph = NULL;
+        } else if (err) {
+            end_burst(out);
             out->graph = NULL;
         }
-    }
-}
-
-static void end_burst(struct burst *burst)
-{
-    if (burst->graph) {
-        (void)llane_gpu_graph_destroy(burst->graph);
     }
 }
 

@@ -213,7 +213,7 @@ static void parse_fail(void)
         ",device_count,device_set,identify,malloc,ipc_export,ipc_open,peer_"
         "enable,host_alloc,host_register,memset,"
         "memcpy,stream_create,event_create,event_record,event_query,wait_"
-        "event,capture_wait_external,"
+        "event,capture_begin,capture_wait_external,"
         "capture_record_external,capture_record_extend,capture_retain,primary,launch,kernel_load,";
     const char *text = getenv("EMU_FAIL");
     snprintf(config.fail, sizeof config.fail, ",%s,", text ? text : "");

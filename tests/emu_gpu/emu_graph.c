@@ -297,7 +297,7 @@ int llane_gpu_capture_begin(struct CUstream_st *handle)
     if ((uintptr_t)handle <= 1)
         return emu_error("the legacy stream cannot capture");
     struct CUstream_st *stream = emu_stream_resolve(handle);
-    if (!stream)
+    if (!stream || emu_check_fail("capture_begin"))
         return LLANE_EGPU;
     struct emu_capture *capture = calloc(1, sizeof *capture);
     if (!capture)
