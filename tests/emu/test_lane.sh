@@ -89,6 +89,8 @@ lane lane__two_ranks__active 2 -- --counts 5
 report $? log__start__one_line_a_process
 [ "$(grep -c 'active from all-reduce' "$out")" = 2 ]
 report $? log__active__one_line_a_communicator
+! grep -E 'LLANE .*0x[0-9a-f]{5}|LLANE .*\b7f[0-9a-f]{10}\b' "$out"
+report $? log__info__no_pointers
 nccl log__one_rank__inactive_with_reason 1 "inactive: one rank" -- --counts 5
 nccl log__17_ranks__inactive_with_reason 17 "inactive: more than 16 ranks" -- --counts 5 --iters 1
 

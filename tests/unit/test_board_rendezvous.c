@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <sched.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 
 #include "board_rendezvous.h"
@@ -76,6 +77,23 @@ static void rendezvous__name__is_the_keyed_hash_of_user_and_ranks(void **state)
     assert_string_not_equal(name, other);
     llane_rendezvous_name((const uint64_t[2]){id[0], id[1] + 1}, 1000, 4, other);
     assert_string_not_equal(name, other);
+}
+
+static void rendezvous__memory__is_for_its_user_alone(void **state)
+{
+    (void)state;
+    char name[LLANE_RENDEZVOUS_NAME_BYTES];
+    struct llane_board_key key = new_key();
+    struct llane_rendezvous meet;
+    struct stat file;
+    llane_rendezvous_name(key.comm_id, geteuid(), 2, name);
+    assert_int_equal(llane_rendezvous_find(name, 4096, NULL, &meet), 0);
+    assert_int_equal(fstat(meet.memory_fd, &file), 0);
+    assert_int_equal(file.st_mode & 07777, 0600);
+    assert_int_equal(file.st_nlink, 0);
+    assert_true(fcntl(meet.memory_fd, F_GETFD) & FD_CLOEXEC);
+    assert_true(fcntl(meet.listener, F_GETFD) & FD_CLOEXEC);
+    llane_rendezvous_end(&meet);
 }
 
 /* ---- who finds whom ---- */
@@ -598,6 +616,7 @@ int main(void)
         cmocka_unit_test(rendezvous__another_user_holds_the_name__rank_waits_until_it_is_free),
         cmocka_unit_test(rendezvous__child_keeps_the_socket__clients_are_turned_away),
         cmocka_unit_test(rendezvous__another_network_namespace__finds_nobody),
+        cmocka_unit_test(rendezvous__memory__is_for_its_user_alone),
         cmocka_unit_test(rendezvous__two_groups_at_once__do_not_mix),
         cmocka_unit_test(rendezvous__key_used_again_after_leave__gets_a_new_board),
         cmocka_unit_test(rendezvous__flood_of_connections__ranks_meet_all_the_same),

@@ -111,6 +111,26 @@ static void switch__absurd_number_posted__is_an_error(void **state)
 
 /* ---- stress: every round a fresh switch, ranks that run freely, a proposer that comes in between */
 
+/* cases.md 27: numbers that no program reaches, and where 32 bits end, do not come near the state bits. */
+static void switch__numbers_where_words_end__switch_at_the_next(void **state)
+{
+    (void)state;
+    static const uint64_t numbers[] = {UINT32_MAX - 1, UINT32_MAX, (uint64_t)1 << 32,
+                                       ((uint64_t)1 << 60) - 1, (uint64_t)1 << 60};
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        struct llane_switch sw = {0};
+        uint64_t s = 0;
+        for (int r = 0; r < N_RANKS; r++) {
+            assert_int_equal(llane_switch_begin(&sw, r, numbers[i] - (uint64_t)r),
+                             LLANE_SWITCH_NOT_YET);
+        }
+        assert_int_equal(llane_switch_propose(&sw, N_RANKS, NULL, &s), 0);
+        assert_true(s == numbers[i] + 1);
+        assert_int_equal(llane_switch_begin(&sw, 0, numbers[i] + 1), LLANE_SWITCH_LIVE);
+        assert_int_equal(llane_switch_begin(&sw, 1, numbers[i]), LLANE_SWITCH_NOT_YET);
+    }
+}
+
 enum { N_ROUNDS = 600, N_CALLS = 150, NOTHING = 0, NCCL = 1, LANE = 2 };
 
 static _Thread_local uint32_t random_state;
@@ -255,6 +275,7 @@ int main(int n_args, char **args)
         cmocka_unit_test(switch__calls_begun__highest_plus_one_is_the_first_live_one),
         cmocka_unit_test(switch__call_at_a_proposed_number__cancels_it),
         cmocka_unit_test(switch__refused_call__its_number_is_free_again),
+        cmocka_unit_test(switch__numbers_where_words_end__switch_at_the_next),
         cmocka_unit_test(switch__absurd_number_posted__is_an_error),
         cmocka_unit_test(switch__ranks_and_proposer_race__every_call_takes_one_path),
     };
