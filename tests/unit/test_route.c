@@ -272,6 +272,41 @@ static void plan__any_message__stays_within_the_width_that_fits(void **state)
     }
 }
 
+/* table.h's rule for shared slots; private ones are used beside them. */
+static void plan__host_memory__has_a_kernel_and_fits_both_kinds_of_slots(void **state)
+{
+    static const uint64_t sizes[] = {1, 8, 17, 1000, 4096, 65536, 100001, 262144};
+    (void)state;
+    for (int k = 0; k < (LLANE_N_ALGORITHMS + 1) * (LLANE_N_PACKETS + 1) * 15 * 8; k++) {
+        struct llane_route_limits l = limits;
+        uint64_t bytes = sizes[k % 8];
+        ncclDataType_t type = k % 3 ? ncclFloat16 : ncclInt8;
+        l.max_bytes = 262144;
+        l.has_host_pairs = 1;
+        l.memory = LLANE_MEMORY_HOST;
+        l.n_ranks = 2 + (uint32_t)k / 8 % 15;
+        l.algorithm = (uint32_t)k / 120 % (LLANE_N_ALGORITHMS + 1);
+        l.packet = (uint32_t)k / 120 / (LLANE_N_ALGORITHMS + 1);
+        bytes -= bytes % llane_route_type_bytes(type);
+        if (bytes == 0) {
+            continue;
+        }
+        struct llane_plan plan =
+            llane_route_plan(&l, bytes / llane_route_type_bytes(type), type, ncclSum);
+        uint64_t packets = divide_up(bytes, plan.packet == LLANE_LL ? 8 : 16);
+        uint64_t shared =
+            16 * (plan.algorithm == LLANE_ONE_SHOT ? packets
+                                                   : l.n_ranks * divide_up(packets, l.n_ranks));
+        assert_non_null(llane_shared_table[plan.type][plan.algorithm][plan.packet]);
+        assert_true(shared <= llane_route_shared_slot_bytes(&l, plan.packet));
+        assert_int_equal(llane_route_shared_slot_bytes(&l, plan.packet) % LLANE_STRIPE_BYTES, 0);
+        if (l.n_ranks > 2) { /* a single pair has one kind */
+            assert_true(bytes_needed(&plan, bytes, l.n_ranks) <=
+                        llane_route_slot_bytes(&l, plan.packet));
+        }
+    }
+}
+
 /* What the largest default message needs, both packet families, with room for calibration. */
 static void staging__default_limits__at_most_24_MiB_at_8_ranks(void **state)
 {
@@ -304,6 +339,7 @@ int main(void)
         cmocka_unit_test(plan__smallest_and_largest__by_the_algorithm_for_them),
         cmocka_unit_test(plan__operations__are_the_kernels),
         cmocka_unit_test(plan__any_message__stays_within_the_width_that_fits),
+        cmocka_unit_test(plan__host_memory__has_a_kernel_and_fits_both_kinds_of_slots),
         cmocka_unit_test(staging__default_limits__at_most_24_MiB_at_8_ranks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
