@@ -9,11 +9,13 @@
 #include "values.h"
 
 #include <dirent.h>
+#include <dlfcn.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -980,6 +982,138 @@ static void first_sum_behind_others(void)
     OK(ncclCommDestroy(comm));
 }
 
+/* A call that the installed NCCL may be too old for. */
+static bool find_call(void *library, const char *name, void *call_out)
+{
+    void *call = dlsym(library, name);
+    memcpy(call_out, &call, sizeof(call));
+    return call != NULL;
+}
+
+static bool is_emulated(void)
+{
+    return dlsym(RTLD_DEFAULT, "llane_emu_timer_ns") != NULL;
+}
+
+/* Suspended, a communicator takes no calls; what it was asked meanwhile, on one rank alone, is forgotten
+ * when it goes on. */
+static void suspended(void)
+{
+    ncclResult_t (*suspend)(ncclComm_t, int), (*resume)(ncclComm_t);
+    if (g.version < 22907 || !find_call(RTLD_DEFAULT, "ncclCommSuspend", &suspend) ||
+        !find_call(RTLD_DEFAULT, "ncclCommResume", &resume))
+        return;
+    ncclComm_t comm = new_comm();
+    for (int i = 0; i < 20; i++) {
+        in_step(comm);
+        sync_stream(0);
+        barrier();
+        ncclResult_t result = suspend(comm, 1);
+        EXPECT(result == ncclSuccess || result == ncclInvalidUsage, 1); /* no memory manager */
+        /* A real NCCL does not look, and would use memory that is away. */
+        if (g.rank == 0 && is_emulated())
+            EXPECT(sum(2, 3, SMALL, comm, 0), ncclInvalidUsage);
+        barrier();
+        EXPECT(resume(comm), result);
+        sleep_ms(5);
+    }
+    in_step(comm);
+    EXPECT(ncclCommDestroy(comm), ncclSuccess);
+}
+
+/* ncclAllReduceConfig, with a configuration and without one, among plain calls on other streams. */
+static void collective_configs(void)
+{
+    ncclResult_t (*reduce)(const void *, void *, size_t, ncclDataType_t, ncclRedOp_t, ncclComm_t,
+                           cudaStream_t, const ncclCollConfig_t *);
+    static const char some[256];
+    if (g.version < 23200 || !find_call(RTLD_DEFAULT, "ncclAllReduceConfig", &reduce))
+        return;
+    for (uint64_t k = 0; k < 4; k++) {
+        fill(0, 330 + k, SMALL, 0);
+        for (int b = 1; b < 4; b++)
+            poison(b, 4 * SMALL, 0);
+        dawdle();
+        EXPECT(reduce(g.buffers[0], g.buffers[1], SMALL, ncclFloat32, ncclSum, g.comm, g.streams[0],
+                      NULL),
+               ncclSuccess);
+        /* what is in a configuration, only a real NCCL's header knows */
+        EXPECT(reduce(g.buffers[1], g.buffers[2], SMALL, ncclFloat32, unchanged(), g.comm,
+                      g.streams[1], is_emulated() ? (const void *)some : NULL),
+               ncclSuccess);
+        EXPECT(ncclAllReduce(g.buffers[2], g.buffers[3], SMALL, ncclFloat32, unchanged(), g.comm,
+                             g.streams[2]),
+               ncclSuccess);
+        EXPECT(sum_is_wrong(3, 330 + k, SMALL, 2), 0);
+    }
+}
+
+/* ---- memory that the runtime did not give: nothing asks what a pointer is. On the emulation, where host
+ * memory stands for managed, mapped and registered memory and for the driver's own mappings. ---- */
+
+static void sum_in_memory(const char *kind, void *in, void *out, uint64_t call, size_t count)
+{
+    char words[160] = "";
+    values_fill(ncclFloat32, ncclSum, g.rank, call, count, in);
+    EXPECT(ncclAllReduce(in, out, count, ncclFloat32, ncclSum, g.comm, g.streams[0]), ncclSuccess);
+    sync_stream(0);
+    size_t n = values_check(ncclFloat32, ncclSum, g.n, call, count, out, words, sizeof(words));
+    report(n == 0, kind, n != 0, 0);
+}
+
+static void foreign_memory(void)
+{
+    static float fixed[2 * SMALL];
+    enum { CHUNK = 1 << 16 };
+    float *from_heap = malloc(sizeof(fixed));
+    sum_in_memory("heap", from_heap, from_heap, 340, SMALL);
+    sum_in_memory("static", fixed, fixed + SMALL, 341, SMALL);
+    free(from_heap);
+    /* a range of two chunks, one of which is another memory at each call; a sum across them */
+    char *range = mmap(NULL, 2 * CHUNK, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    for (int i = 0; i < 2; i++)
+        OK(mmap(range + i * CHUNK, CHUNK, PROT_READ | PROT_WRITE,
+                MAP_FIXED | MAP_SHARED | MAP_ANONYMOUS, -1, 0) == MAP_FAILED);
+    for (uint64_t k = 0; k < 5; k++) {
+        sum_in_memory("chunks", range + CHUNK - 2 * SMALL, range, 342 + k, SMALL);
+        OK(mmap(range + CHUNK, CHUNK, PROT_READ | PROT_WRITE,
+                MAP_FIXED | MAP_SHARED | MAP_ANONYMOUS, -1, 0) == MAP_FAILED);
+    }
+    OK(munmap(range, 2 * CHUNK));
+}
+
+/* Another NCCL in this process, SECOND_NCCL, opened behind the first one's back: calls in turns on both,
+ * each of which goes to the one whose communicator it is. */
+static void two_copies(void)
+{
+    ncclResult_t (*get_id)(ncclUniqueId *), (*init)(ncclComm_t *, int, ncclUniqueId, int);
+    ncclResult_t (*reduce)(const void *, void *, size_t, ncclDataType_t, ncclRedOp_t, ncclComm_t,
+                           cudaStream_t);
+    ncclResult_t (*destroy)(ncclComm_t);
+    ncclUniqueId id;
+    ncclComm_t other = NULL;
+    void *library = dlopen(getenv("SECOND_NCCL"), RTLD_NOW | RTLD_LOCAL);
+    OK(!library || !find_call(library, "ncclGetUniqueId", &get_id) ||
+       !find_call(library, "ncclCommInitRank", &init) ||
+       !find_call(library, "ncclCommDestroy", &destroy));
+    ranks_unique_id("second", get_id, &id);
+    OK(init(&other, g.n, id, g.rank));
+    OK(!find_call(library, "ncclAllReduce", &reduce));
+    for (uint64_t k = 0; k < 60; k++) {
+        fill(0, 350 + k, SMALL, 0);
+        fill(2, 450 + k, SMALL, 1);
+        EXPECT(reduce(g.buffers[0], g.buffers[1], SMALL, ncclFloat32, ncclSum, other, g.streams[0]),
+               ncclSuccess);
+        EXPECT(sum(2, 3, SMALL, g.comm, 1), ncclSuccess);
+        EXPECT(sum_is_wrong(1, 350 + k, SMALL, 0), 0);
+        EXPECT(sum_is_wrong(3, 450 + k, SMALL, 1), 0);
+        sleep_ms(2);
+    }
+    /* each knows its own alone */
+    EXPECT(sum(0, 1, SMALL, NULL, 0), ncclInvalidArgument);
+    EXPECT(destroy(other), ncclSuccess);
+}
+
 /* A child process that ends by exit() leaves the communicators to its parent, and does not linger. */
 static void fork_after_use(void)
 {
@@ -1086,7 +1220,11 @@ static const struct section {
     {"not_blocking", not_blocking, false},
     {"not_blocking_end", not_blocking_end, false},
     {"not_blocking_then_other_work", not_blocking_then_other_work, false},
-    {"first_calls", first_calls, true}, /* nothing may wait inside: LLANE_WAIT=0 */
+    {"suspended", suspended, false},
+    {"collective_configs", collective_configs, false},
+    {"foreign_memory", foreign_memory, true}, /* on the emulation */
+    {"two_copies", two_copies, true},         /* SECOND_NCCL: another libnccl's path */
+    {"first_calls", first_calls, true},       /* nothing may wait inside: LLANE_WAIT=0 */
     {"void_groups_on_one_rank", void_groups_on_one_rank, true},
     {"refused_splits_on_one_rank", refused_splits_on_one_rank, true},
     {"first_sum_behind_others", first_sum_behind_others, true},

@@ -16,7 +16,7 @@ report() { # report STATUS NAME
         echo "ok $n - $2"
     else
         echo "not ok $n - $2"
-        grep -hE 'WRONG|expected|prog_|LLANE|fake nccl' "$out"/* | head -n 40 | sed 's/^/# /'
+        grep -hE 'WRONG|expected|prog_|LLANE|fake nccl' "$out"/[dw]* | head -n 40 | sed 's/^/# /'
     fi
 }
 
@@ -116,6 +116,22 @@ done
 for version in 2.21.5 2.30.7; do
     same "version_$version" 2 -e "*:FAKE_NCCL_VERSION=$version" --
 done
+
+same version_2.32.0 2 -e '*:FAKE_NCCL_VERSION=2.32.0' -- suspended collective_configs
+carried
+report $? version_2.32.0__the_lane_carried_calls
+same suspended_while_the_lane_goes_live 2 -e '*:FAKE_NCCL_VERSION=2.30.7' -e '*:LLANE_WAIT=0' -- suspended
+carried
+report $? suspended_while_the_lane_goes_live__the_lane_carried_calls
+
+# ---- memory, and more than one NCCL ----
+same foreign_memory 2 -- foreign_memory
+carried
+report $? foreign_memory__the_lane_carried_calls
+mkdir "$out/copy" && cp "$build/emu/libnccl.so.2" "$out/copy/"
+same two_copies 2 -e "*:SECOND_NCCL=$out/copy/libnccl.so.2" -e '*:LLANE_WAIT=0' -- two_copies
+[ "$(grep -Ec 'llane stats: .*: lane [1-9]' "$out/with")" = 4 ]
+report $? two_copies__a_lane_for_each
 
 # ---- processes ----
 same fork 2 -- fork_after_use
