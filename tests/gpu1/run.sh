@@ -154,7 +154,7 @@ fi
 for n in ${GPU_RANKS:-2 4}; do
     gpu_env_start "$n"
     if GPU_ENV_READY=1 "$top/tools/llane" demo "$n" >"$logs/demo" 2>&1 &&
-        grep -q ' lane$' "$logs/demo"; then
+        grep -q ' lane: ' "$logs/demo"; then
         ok "demo, $n ranks"
         sed 's/^/# /' "$logs/demo"
     else

@@ -27,5 +27,5 @@ llane_make() { # llane_make DEVICE WORD...: quiet; what it says is in $out/said.
 names() { (cd "$1" && find . ! -type d | LC_ALL=C sort); }
 # has_routes LINES: the demo's table in $out/said has sizes of the lane and one of NCCL.
 has_routes() {
-    [ "$(grep -c ' lane$' "$out/said")" -ge 5 ] && grep -q 'NCCL, above LLANE_MAX_BYTES' "$out/said"
+    [ "$(grep -c ' lane: ' "$out/said")" -ge 5 ] && grep -q 'NCCL, above LLANE_MAX_BYTES' "$out/said"
 }

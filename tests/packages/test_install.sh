@@ -21,7 +21,7 @@ llane() { "$where/bin/llane" "$@" >"$out/said" 2>&1; }
 
 llane demo --emulate 2 && grep -q "NCCL .* at $where/libexec/llane/emu/libnccl.so.2" "$out/said" && has_routes
 report $? demo__from_the_installed_files__lane_and_nccl_carry
-llane bench --emulate --sizes 64 --reps 1 --ops 2 && grep -q ' 0  lane$' "$out/said"
+llane bench --emulate --sizes 64 --reps 1 --ops 2 && grep -q ' 0  lane: ' "$out/said"
 report $? bench__from_the_installed_files__measures_the_lane
 llane doctor --no-measure
 [ $? -le 1 ] && grep -qE 'PCI: [0-9]|^GPU ' "$out/said"

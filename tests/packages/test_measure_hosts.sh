@@ -14,8 +14,8 @@ result() { awk -F, -v step="$2" '$1 == step { print $2 }' "$out/$1/steps.csv"; }
 measure all --soak 2
 status=$?
 bad=0
-for step in build pairs doctor demo bench-2-graph-peer correct-2-peer-eager correct-2-peer-graph abort kill \
-    demo-after-kill soak; do
+for step in build pairs doctor demo bench-2-graph-peer bench-2-graph-host correct-2-peer-graph correct-2-host-eager \
+    calibrate abort kill demo-after-kill soak; do
     [ "$(result all "$step")" = ok ] || { echo "$step: $(result all "$step")" >>"$out/said"; bad=1; }
 done
 report $bad steps__on_the_emulation__end_well
