@@ -51,11 +51,11 @@ static double value_at(struct format f, const void *values, size_t bytes, size_t
     double value;
     uint32_t bits = 0;
     const char *at = (const char *)values + i * bytes;
-    if (bytes == sizeof value) {
+    if (f.mantissa_bits == 52) {
         memcpy(&value, at, sizeof value);
         return value;
     }
-    if (bytes == sizeof single) {
+    if (f.mantissa_bits == 23) {
         memcpy(&single, at, sizeof single);
         return (double)single;
     }

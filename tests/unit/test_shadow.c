@@ -1,5 +1,6 @@
 /* Proves that two results are held to be the same exactly where rounding explains the difference, and
  * that the shadow of a call finds a lane that computes something else. */
+// ALSO: asan
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,5 +1,6 @@
 /* Proves that sizes fall into the bucket that their description says, that placeholders in the file's
  * name are replaced, and that the file comes whole or not at all and through no link. */
+// ALSO: asan
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
