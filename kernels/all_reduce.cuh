@@ -19,10 +19,13 @@ LLANE_DEVICE void llane_visit_lane(const struct llane_all_reduce_args &args)
     const typename A::template ahead<S> ahead = A::template look_ahead<S>(args);
     const uint32_t op = S::P::op_of(visit.cell);
 
+    S::stamp(args, LLANE_ENTERED);
     if (visit.is_whole) {
         A::template push<S>(args, op, ahead);
         llane_cells_mark(&visit);
+        S::stamp(args, LLANE_PUSHED);
         visit.is_whole = A::template finish<S>(args, op, ahead);
+        S::stamp(args, LLANE_FINISHED);
     }
     if (!llane_cells_polled(&visit))
         return;
@@ -30,31 +33,43 @@ LLANE_DEVICE void llane_visit_lane(const struct llane_all_reduce_args &args)
     llane_cells_leave(&visit, args.cells, args.words,
                       S::P::IS_LL ? llane_next_op(visit.cell.ll_op) : visit.cell.ll_op,
                       S::P::IS_LL ? visit.cell.sentinel_op : llane_next_op(visit.cell.sentinel_op));
+    S::stamp(args, LLANE_LEFT);
 }
+
+/* What a tool's kernels put around shapes, and the lane's do not. */
+struct llane_as_is {
+    template <class S> using shape = S;
+};
 
 /* Plain sums of the common types have code of their own: less of it is less to fetch, which at small
  * sizes is what counts. */
-template <class A, class T, class P>
+template <class A, class T, class P, class WRAP = struct llane_as_is>
 LLANE_DEVICE void llane_all_reduce(const struct llane_all_reduce_args &args)
 {
     if constexpr (T::IS_COMMON && A::HAS_PLAIN) {
         if ((args.flags & LLANE_FLAG_PLAIN) && args.op == LLANE_OP_SUM) {
             switch (args.n_ranks) {
             case 2:
-                llane_visit_lane<A, llane_shape<T, P, 2, LLANE_OP_SUM, true>>(args);
+                llane_visit_lane<
+                    A, typename WRAP::template shape<llane_shape<T, P, 2, LLANE_OP_SUM, true>>>(
+                    args);
                 return;
             case 4:
-                llane_visit_lane<A, llane_shape<T, P, 4, LLANE_OP_SUM, true>>(args);
+                llane_visit_lane<
+                    A, typename WRAP::template shape<llane_shape<T, P, 4, LLANE_OP_SUM, true>>>(
+                    args);
                 return;
             case 8:
-                llane_visit_lane<A, llane_shape<T, P, 8, LLANE_OP_SUM, true>>(args);
+                llane_visit_lane<
+                    A, typename WRAP::template shape<llane_shape<T, P, 8, LLANE_OP_SUM, true>>>(
+                    args);
                 return;
             default:
                 break;
             }
         }
     }
-    llane_visit_lane<A, llane_shape<T, P, 0, -1, false>>(args);
+    llane_visit_lane<A, typename WRAP::template shape<llane_shape<T, P, 0, -1, false>>>(args);
 }
 
 #define LLANE_ALL_REDUCE_KERNEL(algorithm, packet, type, suffix)                                   \

@@ -112,6 +112,16 @@ LLANE_DEVICE struct llane_poll llane_poll_of(const struct llane_all_reduce_args 
             sleeps ? (uint32_t)LLANE_FIRST_PAUSE_NS : 0};
 }
 
+/* Around the polling for some packets: nothing, unless a tool traces it with a type of its own. */
+LLANE_DEVICE uint64_t llane_poll_begins(const struct llane_poll *)
+{
+    return 0;
+}
+
+LLANE_DEVICE void llane_poll_ends(const struct llane_poll *, uint64_t)
+{
+}
+
 /* After spins_per_look rounds that found something missing. True: give up at once; the lane is dead. */
 LLANE_DEVICE bool llane_poll_must_stop(const struct llane_poll *poll)
 {

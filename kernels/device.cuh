@@ -157,6 +157,15 @@ LLANE_DEVICE void llane_poll_pause(uint32_t sleep_ns)
         __nanosleep(sleep_ns);
 }
 
+/* Cycles of this multiprocessor. */
+LLANE_DEVICE uint64_t llane_clock()
+{
+    uint64_t now;
+
+    asm volatile("mov.u64 %0, %%clock64;" : "=l"(now)::"memory");
+    return now;
+}
+
 LLANE_DEVICE uint64_t llane_timer_ns()
 {
     uint64_t now;

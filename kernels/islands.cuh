@@ -124,7 +124,7 @@ struct llane_islands {
     /* Adds the own island's contributions to packet i of the own shard. False: stopped. */
     template <class S>
     LLANE_DEVICE bool add_island(const struct llane_all_reduce_args &args, const struct plan &plan,
-                                 uint32_t op, uint32_t i, const struct llane_poll *poll,
+                                 uint32_t op, uint32_t i, const typename S::poll *poll,
                                  struct llane_acc<typename S::T, S::W> *acc)
     {
         typedef typename S::T T;
@@ -167,7 +167,7 @@ struct llane_islands {
     /* A lower owner's first part: partial results. False: stopped. */
     template <class S>
     LLANE_DEVICE bool begin(const struct llane_all_reduce_args &args, const struct plan &plan,
-                            uint32_t op, const struct llane_poll *poll)
+                            uint32_t op, const typename S::poll *poll)
     {
         typedef struct llane_partial<typename S::T> partial;
         uint8_t *slot = slot_at<S>(args, plan.twin) + plan.inputs;
@@ -190,7 +190,7 @@ struct llane_islands {
     /* An upper owner's part. False: stopped. */
     template <class S>
     LLANE_DEVICE bool complete(const struct llane_all_reduce_args &args, const struct plan &plan,
-                               uint32_t op, const struct llane_poll *poll)
+                               uint32_t op, const typename S::poll *poll)
     {
         typedef typename S::T T;
         typedef struct llane_partial<T> partial;
@@ -223,8 +223,8 @@ struct llane_islands {
     /* Results that rank r sends of a shard, each given to use(i, result). False: stopped. */
     template <class S, class USE>
     LLANE_DEVICE bool receive(const struct llane_all_reduce_args &args, const struct plan &plan,
-                              uint32_t op, const struct llane_poll *poll, uint32_t r,
-                              uint32_t shard, USE use)
+                              uint32_t op, const typename S::poll *poll, uint32_t r, uint32_t shard,
+                              USE use)
     {
         for (uint32_t i = llane_grid_thread(); i < length(plan, shard); i += llane_grid_threads()) {
             const uint8_t *at = args.recv[r] + plan.results + (uint64_t)i * LLANE_PACKET_BYTES;
@@ -243,7 +243,7 @@ struct llane_islands {
                              const struct ahead<S> &)
     {
         const struct plan plan = plan_of<S>(args, op);
-        const struct llane_poll poll = llane_poll_of(args);
+        const typename S::poll poll = S::poll_of(args);
 
         if (plan.is_upper) {
             if (!complete<S>(args, plan, op, &poll))

@@ -107,9 +107,9 @@ template <class T> struct llane_sentinel {
  * in `missing` has come; payloads of the others are rubbish. at(i) is packet i's address, which need
  * not be valid if its bit is not set. False: stopped.
  */
-template <class P, int N, class ADDRESS>
-LLANE_DEVICE bool llane_gather(ADDRESS at, uint32_t missing, uint32_t op,
-                               const struct llane_poll *poll, struct llane_payload<P::W> *payloads)
+template <class P, int N, class ADDRESS, class POLL>
+LLANE_DEVICE bool llane_gather(ADDRESS at, uint32_t missing, uint32_t op, const POLL *poll,
+                               struct llane_payload<P::W> *payloads)
 {
     uint64_t low[N], high[N];
     uint32_t pause_ns = poll->pause_ns;
@@ -117,6 +117,8 @@ LLANE_DEVICE bool llane_gather(ADDRESS at, uint32_t missing, uint32_t op,
     LLANE_UNROLL
     for (int i = 0; i < N; i++)
         low[i] = high[i] = 0;
+    const uint64_t began = llane_poll_begins(poll);
+
     while (missing != 0) {
         for (uint32_t spins = poll->spins_per_look; spins > 0 && missing != 0; spins--) {
             uint32_t late = 0;
@@ -139,6 +141,7 @@ LLANE_DEVICE bool llane_gather(ADDRESS at, uint32_t missing, uint32_t op,
         if (missing != 0 && llane_poll_must_stop(poll))
             return false;
     }
+    llane_poll_ends(poll, began);
     LLANE_UNROLL
     for (int i = 0; i < N; i++)
         payloads[i] = P::payload(low[i], high[i]);

@@ -140,7 +140,7 @@ struct llane_ring {
     template <class S>
     LLANE_DEVICE bool pass(const struct llane_all_reduce_args &args, const struct plan &plan,
                            uint32_t op, int channel, uint32_t step, uint32_t i,
-                           const struct llane_poll *poll)
+                           const typename S::poll *poll)
     {
         const uint32_t n_ranks = S::n_ranks(args);
         const uint32_t shard = shard_of(args.rank, n_ranks, channel, step);
@@ -169,7 +169,7 @@ struct llane_ring {
                              const struct ahead<S> &)
     {
         const struct plan plan = plan_of<S>(args, op);
-        const struct llane_poll poll = llane_poll_of(args);
+        const typename S::poll poll = S::poll_of(args);
 
         for (uint32_t first = 0; first < plan.n_half; first += plan.n_chunk) {
             const uint32_t left = plan.n_half - first;

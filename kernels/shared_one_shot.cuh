@@ -59,7 +59,7 @@ struct llane_shared_one_shot {
         const uint64_t generation = llane_generation_offset(op, args.slot_bytes);
         const uint64_t shared = llane_shared_generation<typename S::P>(args, op);
         const uint32_t n_packets = S::n_packets(args);
-        const struct llane_poll poll = llane_poll_of(args);
+        const typename S::poll poll = S::poll_of(args);
         typename S::payload mine = ahead.mine;
 
         for (uint32_t i = llane_grid_thread(); i < n_packets;) {

@@ -102,7 +102,7 @@ struct llane_shared_two_shot {
     /* The own shard: combined, stored and sent to everybody. False: stopped. */
     template <class S>
     LLANE_DEVICE bool reduce(const struct llane_all_reduce_args &args, uint32_t op,
-                             const struct plan &plan, const struct llane_poll *poll)
+                             const struct plan &plan, const typename S::poll *poll)
     {
         for (uint32_t i = llane_grid_thread(); i < length(plan, args.rank);
              i += llane_grid_threads()) {
@@ -128,7 +128,7 @@ struct llane_shared_two_shot {
     /* The other shards' results. False: stopped. */
     template <class S>
     LLANE_DEVICE bool collect(const struct llane_all_reduce_args &args, uint32_t op,
-                              const struct plan &plan, const struct llane_poll *poll)
+                              const struct plan &plan, const typename S::poll *poll)
     {
         for (uint32_t i = llane_grid_thread(); i < plan.n_shard; i += llane_grid_threads()) {
             for (uint32_t base = 0; base < S::n_ranks(args); base += S::GROUP) {
@@ -159,7 +159,7 @@ struct llane_shared_two_shot {
                              const struct ahead<S> &)
     {
         const struct plan plan = plan_of<S>(args, op);
-        const struct llane_poll poll = llane_poll_of(args);
+        const typename S::poll poll = S::poll_of(args);
 
         return reduce<S>(args, op, plan, &poll) && collect<S>(args, op, plan, &poll);
     }

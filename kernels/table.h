@@ -163,6 +163,9 @@ enum {
     LLANE_PROBE_WRONG = 3
 };
 
+/* Of a thread in an all-reduce kernel, in order: for tools that trace it. */
+enum llane_moment { LLANE_ENTERED, LLANE_PUSHED, LLANE_FINISHED, LLANE_LEFT, LLANE_N_MOMENTS };
+
 enum llane_kernel { LLANE_KERNEL_PROBE_SEND, LLANE_KERNEL_PROBE_CHECK, LLANE_N_KERNELS };
 
 enum llane_algorithm {

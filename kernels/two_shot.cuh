@@ -92,7 +92,7 @@ struct llane_two_shot {
     /* The own shard: combined, stored and sent to everybody. False: stopped. */
     template <class S>
     LLANE_DEVICE bool reduce(const struct llane_all_reduce_args &args, uint32_t op,
-                             const struct plan &plan, const struct llane_poll *poll)
+                             const struct plan &plan, const typename S::poll *poll)
     {
         const uint32_t n_ranks = S::n_ranks(args);
 
@@ -117,7 +117,7 @@ struct llane_two_shot {
     /* The other shards' results. False: stopped. */
     template <class S>
     LLANE_DEVICE bool collect(const struct llane_all_reduce_args &args, uint32_t op,
-                              const struct plan &plan, const struct llane_poll *poll)
+                              const struct plan &plan, const typename S::poll *poll)
     {
         const uint32_t n_ranks = S::n_ranks(args);
 
@@ -151,7 +151,7 @@ struct llane_two_shot {
                              const struct ahead<S> &)
     {
         const struct plan plan = plan_of<S>(args, op);
-        const struct llane_poll poll = llane_poll_of(args);
+        const typename S::poll poll = S::poll_of(args);
 
         return reduce<S>(args, op, plan, &poll) && collect<S>(args, op, plan, &poll);
     }

@@ -74,6 +74,14 @@ struct bench_times {
     float median, p99, min;
 };
 
+enum { BENCH_SPIN, BENCH_SLEEP, BENCH_N_POLLS };
+
+/* Means over an operation's blocks: what their first threads did, and what is left of op_us. */
+struct bench_inside {
+    float op_us; /* 0: not traced */
+    float launch_us, push_us, poll_us, reduce_us, end_us;
+};
+
 /* Written by its rank alone, read by the parent when the rank has ended. */
 struct bench_result {
     struct bench_times times[BENCH_N_PATHS][BENCH_MAX_SIZES];
@@ -82,7 +90,8 @@ struct bench_result {
     float producer_us[BENCH_MAX_SIZES];           /* the producer alone */
     float cpu_us[BENCH_N_PATHS][BENCH_MAX_SIZES]; /* an eager call, until it returns */
     float cpu_launch_us;                          /* a bare kernel launch, until it returns */
-    uint64_t n_lane_path_calls;                   /* ncclAllReduce */
+    struct bench_inside inside[BENCH_N_POLLS][BENCH_MAX_SIZES];
+    uint64_t n_lane_path_calls; /* ncclAllReduce */
     int is_done;
 };
 
@@ -115,6 +124,9 @@ struct bench_shared {
     /* bench_floor's: memory of ranks 0 and 1, written before a barrier and read after it. */
     uint8_t flag_memory[2][64];
     _Atomic int n_flag_refusals;
+    /* bench_trace's, likewise, of all ranks. */
+    uint8_t trace_memory[BENCH_MAX_RANKS][64];
+    _Atomic int n_trace_refusals;
     int is_flag_in_host_memory; /* rank 0's */
     float empty_us, flag_us;    /* rank 0's; 0: not measured */
     double direct_ns, through_ns, added_ns;
@@ -178,6 +190,10 @@ void bench_measure_close(struct bench_rank *r, struct bench_work *work);
 /* All operations once, and waits for them. */
 void bench_measure_run_once(struct bench_rank *r, struct bench_work *work, enum bench_path path);
 void bench_measure_times(struct bench_rank *r, struct bench_work *work, int size);
+
+/* bench_trace.c: all ranks call both; open: 0 where peer memory cannot be had. */
+int bench_trace_open(struct bench_rank *r);
+void bench_trace_size(struct bench_rank *r, const struct bench_work *work, int size);
 
 /* ---- reference (bench_check.c): host only ---- */
 
@@ -268,6 +284,8 @@ struct bench_link_bytes {
     uint64_t out, in;
 };
 struct bench_link_bytes bench_report_link_bytes(const struct bench_report *report, int size);
+/* The mean of all ranks; op_us 0: not traced. */
+struct bench_inside bench_report_inside(const struct bench_report *report, int poll, int size);
 void bench_format_version(int version, char *text, size_t bytes);
 /* bench_table.c */
 void bench_report_head(const struct bench_options *options,

@@ -273,6 +273,8 @@ static void run_sizes(struct bench_rank *r, struct bench_work *work, struct memo
     if (o->does_breakdown && r->rank == 0) {
         r->shared->result[0].cpu_launch_us = bench_floor_launch_us(r);
     }
+    int is_traced =
+        o->does_breakdown && r->phase.does_time && o->n_ranks > 1 && bench_trace_open(r);
     for (int s = 0; s < o->n_sizes; s++) {
         atomic_store(&place->size, s);
         lay_out(r, o->sizes[s], work);
@@ -284,6 +286,9 @@ static void run_sizes(struct bench_rank *r, struct bench_work *work, struct memo
         }
         if (r->phase.does_time) {
             bench_measure_times(r, work, s);
+        }
+        if (is_traced) {
+            bench_trace_size(r, work, s);
         }
         if (r->phase.does_check && r->phase.does_time) {
             check(r, work, memory, s, 1);

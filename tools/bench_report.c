@@ -64,6 +64,22 @@ void bench_report_make(const struct bench_options *options, const struct bench_s
     }
 }
 
+struct bench_inside bench_report_inside(const struct bench_report *report, int poll, int size)
+{
+    int n = report->options->n_ranks;
+    struct bench_inside sum = {0};
+    for (int r = 0; r < n; r++) {
+        const struct bench_inside *one = &report->shared->result[r].inside[poll][size];
+        sum.op_us += one->op_us / (float)n;
+        sum.launch_us += one->launch_us / (float)n;
+        sum.push_us += one->push_us / (float)n;
+        sum.poll_us += one->poll_us / (float)n;
+        sum.reduce_us += one->reduce_us / (float)n;
+        sum.end_us += one->end_us / (float)n;
+    }
+    return sum;
+}
+
 /*
  * A rank stores its packets once, whoever reads them, and re-arms sentinel packets; it reads each
  * packet that is for it once. One-shot: all of every peer; two-shot: of every peer a shard of
@@ -141,6 +157,25 @@ static void json_times(FILE *file, const char *name, const struct bench_times *t
             (double)times->p99, (double)times->min);
 }
 
+/* null for what was not traced */
+static void json_inside(const struct bench_report *report, FILE *file, int s)
+{
+    static const char *const polls[BENCH_N_POLLS] = {"spin", "sleep"};
+    for (int poll = 0; poll < BENCH_N_POLLS; poll++) {
+        const struct bench_inside inside = bench_report_inside(report, poll, s);
+        fprintf(file, ", \"inside_%s\": ", polls[poll]);
+        if (inside.op_us > 0) {
+            fprintf(file,
+                    "{\"all_us\": %.3f, \"launch_us\": %.3f, \"push_us\": %.3f, "
+                    "\"polling_us\": %.3f, \"reduce_us\": %.3f, \"end_us\": %.3f}",
+                    (double)inside.op_us, (double)inside.launch_us, (double)inside.push_us,
+                    (double)inside.poll_us, (double)inside.reduce_us, (double)inside.end_us);
+        } else {
+            fprintf(file, "null");
+        }
+    }
+}
+
 static void json_size(const struct bench_report *report, FILE *file, int s)
 {
     const struct bench_options *o = report->options;
@@ -174,6 +209,7 @@ static void json_size(const struct bench_report *report, FILE *file, int s)
     fprintf(file, ", ");
     json_number(file, "cpu_nccl_us", report->cpu_us[BENCH_NCCL][s],
                 o->does_breakdown && !o->skips_nccl);
+    json_inside(report, file, s);
     fprintf(file, ", \"wrong\": %llu, \"checked\": %llu}%s\n", (unsigned long long)report->wrong[s],
             (unsigned long long)report->checked[s], s + 1 < o->n_sizes ? "," : "");
 }

@@ -114,6 +114,29 @@ static void print_breakdown(const struct bench_report *report)
     }
 }
 
+static void print_inside(const struct bench_report *report)
+{
+    static const char *const polls[BENCH_N_POLLS] = {"spin", "sleep"};
+    const struct bench_options *o = report->options;
+    printf(
+        "\nInside the lane's kernels, us an operation: float32 sums with time stamps by each "
+        "block's first thread,\nmeans over blocks, operations and ranks; launch is what the rest "
+        "leaves of the graph's time.\n\n%10s  %5s %8s %8s %8s %8s %8s %8s %8s\n",
+        "bytes", "polls", "all", "launch", "push", "polling", "of all", "reduce", "end");
+    for (int s = 0; s < o->n_sizes; s++) {
+        for (int poll = 0; poll < BENCH_N_POLLS; poll++) {
+            const struct bench_inside inside = bench_report_inside(report, poll, s);
+            if (inside.op_us > 0) {
+                printf("%10zu  %5s %8.2f %8.2f %8.2f %8.2f %7.0f%% %8.2f %8.2f\n", o->sizes[s],
+                       polls[poll], (double)inside.op_us, (double)inside.launch_us,
+                       (double)inside.push_us, (double)inside.poll_us,
+                       100 * (double)(inside.poll_us / inside.op_us), (double)inside.reduce_us,
+                       (double)inside.end_us);
+            }
+        }
+    }
+}
+
 static void print_overhead(const struct bench_report *report)
 {
     const struct bench_shared *shared = report->shared;
@@ -145,5 +168,6 @@ void bench_report_text(const struct bench_report *report)
     }
     if (o->does_breakdown) {
         print_breakdown(report);
+        print_inside(report);
     }
 }

@@ -35,6 +35,12 @@ bench --mode producer --sizes 64:4K:8 --type float16 && [ "$(rows '0  lane')" -e
 report "producer" $?
 bench --breakdown --sizes 64:4K:8 && [ "$(rows '0  lane')" -eq 3 ] && grep -q 'CPU lane' "$out/stdout"
 report "breakdown" $?
+# Of each row: all = launch + push + polling + reduce + end, and what was stamped took some time.
+awk '$2 ~ /^(spin|sleep)$/ && NF == 9 {
+    rest = $3 - $4 - $5 - $6 - $8 - $9; stamped = $5 + $6 + $8 + $9
+    if (rest > -0.06 && rest < 0.06 && stamped > 0 && $6 >= 0 && $8 >= 0) rows[$2]++
+} END { exit rows["spin"] != 3 || rows["sleep"] != 3 }' "$out/stdout"
+report "breakdown inside the kernels, spinning and sleeping" $?
 bench --gpus 1 --sizes 64 --env LLANE_ENABLE=0 && [ "$(rows 0)" -eq 1 ] && [ "$(rows '0  lane')" -eq 0 ]
 report "several ranks on one GPU; --env reaches the ranks; no llane is said" $?
 # Host memory: packets are stored once for both readers; 8 B is one LL packet, 3000 B of float32 188

@@ -134,6 +134,12 @@ LLANE_DEVICE void llane_poll_pause(uint32_t sleep_ns)
     llane_emu_yield();
 }
 
+/* %clock64: cycles of a nanosecond */
+LLANE_DEVICE uint64_t llane_clock(void)
+{
+    return llane_emu_timer_ns();
+}
+
 /* %globaltimer */
 LLANE_DEVICE uint64_t llane_timer_ns(void)
 {
