@@ -22,7 +22,7 @@
 #include "kernel_oracle.h"
 #include "table.h"
 
-enum { ARENA_BYTES = 10 << 20, UNTOUCHED = 0xc3, SPINS_PER_LOOK = 200, WATCHDOG_SECONDS = 150 };
+enum { ARENA_BYTES = 10 << 20, UNTOUCHED = 0xc3, SPINS_PER_LOOK = 200, WATCHDOG_SECONDS = 220 };
 
 #define MUST(call)                                                                                 \
     do {                                                                                           \
