@@ -13,11 +13,11 @@ enum { SAMPLES = 5, SAMPLE_US = 60, MAX_OPS = 20, MIN_OPS = 2, WARM_SAMPLES = 2 
 
 /* One candidate's operations. */
 struct burst {
-    struct llane_plan plan;
     uint64_t bytes;
     double model_us;
-    int n_ops;                    /* by the model, so that it is the same on all ranks */
     struct CUgraphExec_st *graph; /* NULL: it could not be made, so they are launched one by one */
+    int n_ops;                    /* by the model, so that it is the same on all ranks */
+    struct llane_plan plan;
 };
 
 static int launch_all(struct llane_calibrate_lane *m, const struct burst *burst)

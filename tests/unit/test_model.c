@@ -237,6 +237,23 @@ static void model__more_bytes__take_no_less_time(void **state)
     }
 }
 
+static void model__generation__is_the_peers_bandwidth_alone(void **state)
+{
+    (void)state;
+    struct llane_model_machine m = {LLANE_MEMORY_PEER, 4, 1, 1, 0};
+    double unknown = llane_model_lane_us(&m, LLANE_TWO_SHOT, LLANE_SENTINEL, 4 << 20);
+    m.generation = 4;
+    assert_true(llane_model_lane_us(&m, LLANE_TWO_SHOT, LLANE_SENTINEL, 4 << 20) == unknown);
+    for (m.generation = 1; m.generation < 9; m.generation++) {
+        double us = llane_model_lane_us(&m, LLANE_TWO_SHOT, LLANE_SENTINEL, 4 << 20);
+        assert_true(m.generation < 4 ? us > unknown : m.generation == 4 || us < unknown);
+    }
+    m.memory = LLANE_MEMORY_HOST;
+    unknown = llane_model_lane_us(&m, LLANE_TWO_SHOT, LLANE_SENTINEL, 4 << 20);
+    m.generation = 0;
+    assert_true(llane_model_lane_us(&m, LLANE_TWO_SHOT, LLANE_SENTINEL, 4 << 20) == unknown);
+}
+
 /* ---- docs/scaling.md ---- */
 
 static void write_row(FILE *file, uint32_t n, uint32_t sockets)
@@ -291,6 +308,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(defaults__where_measured__are_the_best_kernel_or_as_good),
         cmocka_unit_test(defaults__large_messages_between_sockets__are_nccls),
         cmocka_unit_test(defaults__large_integers__go_to_nccl_before_floats),
+        cmocka_unit_test(model__generation__is_the_peers_bandwidth_alone),
         cmocka_unit_test(doc__predictions__are_the_models),
         cmocka_unit_test(defaults__forced_by_name__are_never_nccls),
     };
