@@ -80,8 +80,9 @@ int llane_staging_arm(struct llane_staging *staging, uint32_t n_ranks,
 
 static int is_idle(const struct llane_staging *s)
 {
-    int is_done = 0;
+    int is_done = 0, has_looked = 0;
     return !llane_gpu_event_query(s->last_probe, &is_done) && is_done &&
+           !llane_gpu_stream_query(s->look_stream, &has_looked) && has_looked &&
            (!s->events || llane_order_events_are_idle(s->events));
 }
 

@@ -159,6 +159,20 @@ void emu_device_drain(int device)
 
 /* ---- the worker ---- */
 
+/* What a running kernel may store meanwhile is read in whole words, as a copy engine does. */
+static void copy(void *to, const void *from, size_t bytes)
+{
+    const size_t word = sizeof(uint64_t);
+    if (bytes > 64 || bytes % word || (uintptr_t)from % word || (uintptr_t)to % word) {
+        memmove(to, from, bytes);
+        return;
+    }
+    for (size_t i = 0; i < bytes / word; i++) {
+        uint64_t value = __atomic_load_n((const uint64_t *)from + i, __ATOMIC_RELAXED);
+        memcpy((uint64_t *)to + i, &value, word);
+    }
+}
+
 static void run_op(struct CUstream_st *stream, struct emu_op *op, uint64_t seq)
 {
     switch (op->kind) {
@@ -173,7 +187,7 @@ static void run_op(struct CUstream_st *stream, struct emu_op *op, uint64_t seq)
         memset(op->u.copy.to, op->u.copy.byte, op->u.copy.bytes);
         break;
     case EMU_OP_MEMCPY:
-        memmove(op->u.copy.to, op->u.copy.from, op->u.copy.bytes);
+        copy(op->u.copy.to, op->u.copy.from, op->u.copy.bytes);
         break;
     case EMU_OP_HOST_CALL:
         op->u.host.fn(op->u.host.arg);
