@@ -95,7 +95,8 @@ int llane_gpu_event_elapsed_us(struct CUevent_st *from, struct CUevent_st *to, f
 int llane_gpu_stream_wait_event(struct CUstream_st *stream, struct CUevent_st *event);
 
 /* ---- stream capture and graphs ---- */
-/* This thread's capture mode becomes relaxed, for the thread's life (helper threads). */
+/* This thread's capture mode becomes relaxed, for the thread's life (helper threads). After
+ * llane_gpu_device_set: CUDA makes a context on the current device for it. */
 int llane_gpu_capture_mode_relax(void);
 /* id_out: 0 when the stream is not capturing, else the capture's id (unique in the process). */
 int llane_gpu_capture_id(struct CUstream_st *stream, uint64_t *id_out);

@@ -18,6 +18,7 @@ enum { LOOK_MS = 10 };
 
 /* Relaxed throughout: each is a word of its own that starts or ends something. */
 static _Atomic int is_asked, is_leaving, is_running;
+static _Atomic int any_device; /* that the process uses */
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 static void on_signal(int number)
@@ -41,6 +42,8 @@ static void *thread_main(void *unused)
 {
     const struct timespec pause = {.tv_nsec = LOOK_MS * 1000000L};
     (void)pthread_setname_np(pthread_self(), "llane-report");
+    /* Else the next call would make a context on device 0. */
+    (void)llane_gpu_device_set(atomic_load_explicit(&any_device, memory_order_relaxed));
     /* Looks at events must not end the captures of other threads. */
     (void)llane_gpu_capture_mode_relax();
     while (!atomic_load_explicit(&is_leaving, memory_order_relaxed)) {
@@ -95,8 +98,9 @@ static void start(void)
     take_signal();
 }
 
-void llane_report_start(void)
+void llane_report_start(int device)
 {
+    atomic_store_explicit(&any_device, device, memory_order_relaxed);
     pthread_once(&once, start);
 }
 

@@ -9,8 +9,8 @@
 #ifndef LLANE_REPORT_H
 #define LLANE_REPORT_H
 
-/* Once; further calls do nothing. */
-void llane_report_start(void);
+/* Once; further calls do nothing. device: one that the process uses. */
+void llane_report_start(int device);
 void llane_report_end(void);
 
 #endif

@@ -118,7 +118,7 @@ static int start_thread(struct llane_comm *comm)
 void llane_setup_start(struct llane_comm *comm)
 {
     if (llane_config()->report_signal) {
-        llane_report_start();
+        llane_report_start(comm->device);
     }
     llane_comm_hold(comm);
     atomic_fetch_add_explicit(&n_threads_running, 1, memory_order_relaxed);

@@ -138,7 +138,7 @@ static enum llane_inactive_reason arrive(struct llane_setup *s)
         .record = &mine,
         .record_bytes = sizeof mine,
     };
-    llane_watch_start();
+    llane_watch_start(comm->device);
     int err = llane_board_join(&args, &comm->cancel, &s->board);
     if (err == LLANE_ESYS) {
         LLANE_INFO("rank %d: memory and socket for the ranks to meet: %s", comm->rank,
@@ -263,7 +263,7 @@ static enum llane_inactive_reason take_ab(struct llane_setup *s)
         return LLANE_INACTIVE_STAGING;
     }
     if (lane->limits.ab != LLANE_AB_OFF) {
-        llane_report_start();
+        llane_report_start(comm->device);
     }
     return LLANE_INACTIVE_NONE;
 }

@@ -176,6 +176,13 @@ static int64_t waited_ms(const struct llane_watched *w)
     return k->waits_since_ms ? k->copied_at_ms - k->waits_since_ms : 0;
 }
 
+/* Before that, a kernel that waits is set-up's, which ends it: NCCL carries on. */
+static int is_live(const struct llane_watched *w)
+{
+    uint64_t number;
+    return llane_switch_is_confirmed(llane_board_switch(w->lane->board), &number);
+}
+
 /*
  * 1: an operation of this rank needs a rank that has left. The peer launched fewer than this rank did;
  * or a kernel of ours, a graph's perhaps, runs on though all that the peer's kernels had to store for
@@ -187,7 +194,7 @@ static int needs(struct llane_watched *w, int rank, uint32_t state, int64_t now_
         read_number(&w->presence->n_operations) > read_number(&peer_of(w, rank)->n_operations)) {
         return 1;
     }
-    if (state != LLANE_PRESENCE_ABORTED && !is_gone(w, rank)) {
+    if (!is_live(w) || (state != LLANE_PRESENCE_ABORTED && !is_gone(w, rank))) {
         return 0;
     }
     look_at_kernel(w, now_ms);
@@ -215,7 +222,7 @@ static void look_at_peers(struct llane_watched *w, int64_t now_ms)
 
 static void look_at_clock(struct llane_watched *w, int64_t now_ms)
 {
-    if (llane_config()->timeout_s) {
+    if (llane_config()->timeout_s && is_live(w)) {
         look_at_kernel(w, now_ms);
         if (waited_ms(w) > (int64_t)llane_config()->timeout_s * 1000) {
             fail_for_time(w);
@@ -249,6 +256,7 @@ static void look(void)
 /* ---- the thread ---- */
 
 static sem_t is_kept;
+static _Atomic int any_device; /* that the process uses; relaxed, whichever */
 
 static void *thread_main(void *unused)
 {
@@ -258,6 +266,7 @@ static void *thread_main(void *unused)
         LLANE_INFO("no robust futexes here: a peer's death is noticed in one pid namespace only");
     }
     sem_post(&is_kept);
+    (void)llane_gpu_device_set(atomic_load_explicit(&any_device, memory_order_relaxed));
     (void)llane_gpu_capture_mode_relax();
     for (;;) {
         struct timespec ts = {.tv_nsec = LOOK_EVERY_MS * 1000000L};
@@ -295,9 +304,10 @@ static void start_thread(void)
     }
 }
 
-void llane_watch_start(void)
+void llane_watch_start(int device)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
+    atomic_store_explicit(&any_device, device, memory_order_relaxed);
     pthread_once(&once, start_thread);
 }
 

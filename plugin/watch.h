@@ -19,8 +19,9 @@
 
 struct llane_watched;
 
-/* Before a rank joins a board. Starts the thread, the first time. */
-void llane_watch_start(void);
+/* Before a rank joins a board. Starts the thread, the first time. device: one that the process uses; a
+ * thread that names none would make a context on device 0. */
+void llane_watch_start(int device);
 
 /* All ranks are on the lane's board. failure: receives an ncclResult_t, once, for good. NULL: no memory. */
 struct llane_watched *llane_watch_begin(struct llane_lane *lane, int n_ranks, _Atomic int *failure);

@@ -4,6 +4,7 @@
  * with an independent computation. `prog_allreduce --help`.
  */
 #include "client/client.h"
+#include "emu.h"
 #include "ranks.h"
 #include "values.h"
 
@@ -254,7 +255,10 @@ int main(int argc, char **argv)
         n_wrong += drivers[d].set.n_wrong;
     printf("rank %d of %d: %llu calls, %s\n", members[0].rank, n_ranks,
            (unsigned long long)drivers[0].set.n_calls, n_wrong ? "WRONG" : "ok");
+    bool is_at_home = is_alone || llane_emu_contexts() == 1U << members[0].device;
+    if (!is_at_home)
+        printf("rank %d: contexts on devices %#x\n", members[0].rank, llane_emu_contexts());
     free(members);
     free(drivers);
-    return n_wrong ? 1 : 0;
+    return n_wrong || !is_at_home ? 1 : 0;
 }

@@ -144,6 +144,12 @@ LLANE_MAX_BYTES=1K XDG_CACHE_HOME=/proc tools/llane calibrate --emulate --ranks 
 [ $? = 1 ] && grep -q 'no table to write to' "$out"
 report $? tool__nowhere_to_write__fails_and_says_so
 
+# Its peer's kernel waits for it meanwhile.
+run 2 -e '*:LLANE_MAX_BYTES=256' -e '*:LLANE_CALIBRATE=force' -e '*:LLANE_PROBE_TIMEOUT_MS=1500' \
+    -e '1:EMU_FAIL=timed_event_create' -- --counts 9,33 --iters 20 --sleep-ms 20 &&
+    [ "$(grep -c 'inactive: calibration did not come to its end' "$out")" = 2 ] && ! grep -q ncclRemoteError "$out"
+report $? force__one_rank_cannot__NCCL_carries_on
+
 for end in abort leave; do
     run 3 -e '*:LLANE_MAX_BYTES=64K' -e '*:LLANE_CALIBRATE=force' -e '*:LLANE_WAIT=0' -- --counts 9 --iters 3 \
         --end $end

@@ -30,6 +30,9 @@ size_t llane_emu_graph_nodes(const struct CUgraphExec_st *exec);
 /* How often this process called llane_gpu_free(): tests assert that a live path never did. */
 uint64_t llane_emu_free_calls(void);
 
+/* Devices, a bit each, on which CUDA would have made a context for this process by now. */
+uint32_t llane_emu_contexts(void);
+
 /* ---- for kernels: one CUDA thread is one fiber ---- */
 struct llane_emu_thread {
     uint32_t block, n_blocks, thread, n_threads;

@@ -12,6 +12,7 @@ static pthread_once_t config_once = PTHREAD_ONCE_INIT;
 
 static _Thread_local char error_text[256] = "no error";
 static _Thread_local int current_device;
+static uint32_t contexts; /* a bit for each device */
 
 /* Bit `to` of word `from`: llane_gpu_peer_enable() was called; relaxed, pairs with itself. */
 static uint32_t peers_enabled[EMU_MAX_DEVICES];
@@ -212,7 +213,7 @@ static void parse_fail(void)
     static const char known[] =
         ",device_count,device_set,identify,malloc,ipc_export,ipc_open,peer_"
         "enable,host_alloc,host_register,memset,"
-        "memcpy,stream_create,event_create,event_record,event_query,wait_"
+        "memcpy,stream_create,event_create,timed_event_create,event_record,event_query,wait_"
         "event,capture_begin,capture_wait_external,"
         "capture_record_external,capture_record_extend,capture_retain,primary,launch,kernel_load,";
     const char *text = getenv("EMU_FAIL");
@@ -315,7 +316,14 @@ int emu_current_physical(void)
 {
     if (check_device(current_device))
         return -1;
+    /* Relaxed, as its reading: a number of its own. */
+    __atomic_fetch_or(&contexts, 1U << current_device, __ATOMIC_RELAXED);
     return config.physical[current_device];
+}
+
+uint32_t llane_emu_contexts(void)
+{
+    return __atomic_load_n(&contexts, __ATOMIC_RELAXED);
 }
 
 void emu_set_current_device(int device)

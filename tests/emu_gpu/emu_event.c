@@ -25,7 +25,8 @@ int emu_event_check(struct CUevent_st *event)
 
 int llane_gpu_event_create(int timed, struct CUevent_st **out)
 {
-    if (emu_current_physical() < 0 || emu_check_fail("event_create"))
+    if (emu_current_physical() < 0 || emu_check_fail("event_create") ||
+        (timed && emu_check_fail("timed_event_create")))
         return LLANE_EGPU;
     struct CUevent_st *event = calloc(1, sizeof *event);
     if (!event)

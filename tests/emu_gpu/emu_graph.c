@@ -63,6 +63,8 @@ static _Thread_local int n_own_captures; /* begun and not ended by this thread, 
 
 int llane_gpu_capture_mode_relax(void)
 {
+    if (emu_current_physical() < 0)
+        return LLANE_EGPU;
     mode_is_relaxed = true;
     return 0;
 }
