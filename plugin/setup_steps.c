@@ -252,15 +252,17 @@ static enum llane_inactive_reason take_ab(struct llane_setup *s)
 {
     const struct llane_comm *comm = s->comm;
     struct llane_lane *lane = s->lane;
-    int err = lane->limits.ab == LLANE_AB_ALTERNATE ? llane_ab_create(comm->device, &lane->ab)
-              : lane->limits.ab == LLANE_AB_SHADOW
-                  ? llane_shadow_create(comm->device, comm->rank, comm->n_ranks,
-                                        lane->limits.max_bytes, &lane->shadow)
-                  : 0;
+    int err =
+        lane->limits.ab == LLANE_AB_ALTERNATE ? llane_ab_create(comm->device, &lane->ab)
+        : lane->limits.ab == LLANE_AB_SHADOW
+            ? llane_shadow_create(comm->device, comm->rank, comm->n_ranks, lane->limits.max_bytes,
+                                  llane_config()->max_staging_bytes, &lane->shadow)
+            : 0;
     if (err) {
         LLANE_INFO("rank %d: events and memory for LLANE_AB: %s", comm->rank,
-                   err == LLANE_EGPU ? llane_gpu_error() : "out of memory");
-        return LLANE_INACTIVE_STAGING;
+                   err == LLANE_EGPU ? llane_gpu_error()
+                                     : "out of memory, or beyond LLANE_MAX_STAGING");
+        return err == LLANE_EGPU ? LLANE_INACTIVE_STAGING : LLANE_INACTIVE_STAGING_CAP;
     }
     if (lane->limits.ab != LLANE_AB_OFF) {
         llane_report_start(comm->device);

@@ -71,8 +71,6 @@ static struct llane_shadow *take_unused(int device, uint64_t max_bytes)
 
 static int make_slots(struct llane_shadow *s, uint64_t bytes)
 {
-    uint64_t n = MOST_HOST_BYTES / (N_PARTS * bytes);
-    s->n_slots = n > MOST_SLOTS ? MOST_SLOTS : n ? (int)n : 1;
     for (int i = 0; i < s->n_slots; i++) {
         struct slot *slot = &s->slots[i];
         void *host, *unused_device;
@@ -88,12 +86,23 @@ static int make_slots(struct llane_shadow *s, uint64_t bytes)
     return 0;
 }
 
+static int n_slots_for(uint64_t bytes)
+{
+    uint64_t n = MOST_HOST_BYTES / (N_PARTS * bytes);
+    return n > MOST_SLOTS ? MOST_SLOTS : n ? (int)n : 1;
+}
+
 /* Half built it stays: freeing device memory would wait for kernels. Its rank refuses the lane. */
-static int make(struct llane_shadow *s)
+static int make(struct llane_shadow *s, uint64_t max_total_bytes)
 {
     uint64_t bytes = s->max_bytes ? s->max_bytes : 1;
     void *all;
     bytes = (bytes + 255) / 256 * 256; /* as aligned as memory of their own would be */
+    s->n_slots = n_slots_for(bytes);
+    if (llane_staging_reserve((N_INPUTS + 1 + (uint64_t)s->n_slots * N_PARTS) * bytes,
+                              max_total_bytes)) {
+        return LLANE_ENOMEM;
+    }
     if (llane_gpu_stream_create(&s->stream) || llane_gpu_malloc((N_INPUTS + 1) * bytes, &all)) {
         return LLANE_EGPU;
     }
@@ -106,7 +115,7 @@ static int make(struct llane_shadow *s)
 }
 
 int llane_shadow_create(int device, int rank, int n_ranks, uint64_t max_bytes,
-                        struct llane_shadow **out)
+                        uint64_t max_total_bytes, struct llane_shadow **out)
 {
     struct llane_shadow *s = take_unused(device, max_bytes);
     if (!s) {
@@ -116,7 +125,7 @@ int llane_shadow_create(int device, int rank, int n_ranks, uint64_t max_bytes,
         }
         s->device = device;
         s->max_bytes = max_bytes;
-        int err = make(s);
+        int err = make(s, max_total_bytes);
         if (err) {
             free(s);
             return err;

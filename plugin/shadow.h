@@ -31,9 +31,10 @@ struct llane_shadow_summary {
     } sizes[LLANE_SIZE_BUCKETS];
 };
 
-/* On the current device, for messages of up to max_bytes. 0, LLANE_EGPU or LLANE_ENOMEM. */
+/* On the current device, for messages of up to max_bytes. 0, LLANE_EGPU, or LLANE_ENOMEM, also where the
+ * process's staging memory would pass max_total_bytes. */
 int llane_shadow_create(int device, int rank, int n_ranks, uint64_t max_bytes,
-                        struct llane_shadow **out);
+                        uint64_t max_total_bytes, struct llane_shadow **out);
 void llane_shadow_bury(struct llane_shadow *shadow);
 
 /*

@@ -134,6 +134,17 @@ int llane_lane_all_reduce(struct llane_lane *lane, const struct llane_operation 
     return llane_gpu_stream_synchronize(operation->stream);
 }
 
+static uint64_t reserved;
+
+int llane_staging_reserve(uint64_t bytes, uint64_t max_total_bytes)
+{
+    if (reserved + bytes > max_total_bytes) {
+        return LLANE_ENOMEM;
+    }
+    reserved += bytes;
+    return 0;
+}
+
 int llane_order_after_nccl(struct llane_order *order, struct CUstream_st *stream)
 {
     (void)order;
@@ -156,7 +167,7 @@ static void open_fixture(struct fixture *f)
     assert_int_equal(llane_gpu_stream_create(&f->stream), 0);
     assert_int_equal(llane_gpu_malloc(64, &f->in), 0);
     assert_int_equal(llane_gpu_malloc(64, &f->out), 0);
-    assert_int_equal(llane_shadow_create(0, 1, 2, 64, &f->shadow), 0);
+    assert_int_equal(llane_shadow_create(0, 1, 2, 64, 1 << 20, &f->shadow), 0);
     f->operation =
         (struct llane_operation){f->in, f->out, 1, ncclFloat32, ncclSum, f->stream, 5, 0};
     error = 0;
@@ -266,6 +277,22 @@ static void shadow__lane_does_not_launch__reported_to_the_caller(void **state)
     close_fixture(&f);
 }
 
+static void shadow__cap_of_staging_memory__kept(void **state)
+{
+    (void)state;
+    struct llane_shadow *shadow;
+    reserved = 0;
+    assert_int_equal(llane_shadow_create(0, 1, 2, 4096, 4096, &shadow), LLANE_ENOMEM);
+    assert_int_equal(reserved, 0);
+    assert_int_equal(llane_shadow_create(0, 1, 2, 4096, 1 << 20, &shadow), 0);
+    uint64_t of_one = reserved;
+    assert_in_range(of_one, 4 * 4096, 1 << 20); /* an input and three copies at least */
+    llane_shadow_bury(shadow);
+    assert_int_equal(llane_shadow_create(0, 1, 2, 4096, 1 << 20, &shadow), 0);
+    assert_int_equal(reserved, of_one); /* used again */
+    llane_shadow_bury(shadow);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -279,6 +306,7 @@ int main(void)
         cmocka_unit_test(shadow__not_to_be_compared__lane_runs_all_the_same),
         cmocka_unit_test(shadow__group_has_taken_all_inputs__lane_runs_without_comparison),
         cmocka_unit_test(shadow__lane_does_not_launch__reported_to_the_caller),
+        cmocka_unit_test(shadow__cap_of_staging_memory__kept),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
