@@ -394,12 +394,19 @@ static struct llane_comm *take_out(struct node *n)
     return comm;
 }
 
+static void abort_lane(struct llane_comm *comm)
+{
+    struct llane_lane *lane = atomic_load_explicit(&comm->lane, memory_order_acquire);
+    if (lane) {
+        llane_lane_abort(lane);
+    }
+}
+
 void llane_comm_retire(struct llane_comm *comm, int is_abort)
 {
     atomic_store_explicit(&comm->cancel, 1, memory_order_release);
-    struct llane_lane *lane = atomic_load_explicit(&comm->lane, memory_order_acquire);
-    if (is_abort && lane) {
-        llane_lane_abort(lane);
+    if (is_abort) {
+        abort_lane(comm);
     }
     llane_watch_leave(atomic_load_explicit(&comm->watched, memory_order_acquire),
                       is_abort ? LLANE_PRESENCE_ABORTED : LLANE_PRESENCE_LEFT);
@@ -417,6 +424,9 @@ void llane_comm_drop(ncclComm_t handle, int is_abort)
     }
     pthread_mutex_unlock(&table_lock);
     if (comm) {
+        if (is_abort) {
+            abort_lane(comm); /* before reports, which may take their time */
+        }
         llane_stats_end(comm);
         llane_comm_retire(comm, is_abort);
         llane_comm_release(comm);
@@ -451,9 +461,21 @@ void llane_comm_set_inactive(struct llane_comm *comm, enum llane_inactive_reason
 
 void llane_comm_for_all(void (*visit)(struct llane_comm *comm))
 {
+    size_t n = 0;
     pthread_mutex_lock(&table_lock);
-    for (struct llane_comm *c = all; c; c = c->next_in_all) {
-        visit(c);
+    for (const struct llane_comm *c = all; c; c = c->next_in_all) {
+        n++;
+    }
+    struct llane_comm **held = malloc((n + 1) * sizeof *held);
+    n = 0;
+    for (struct llane_comm *c = all; c && held; c = c->next_in_all) {
+        llane_comm_hold(c);
+        held[n++] = c;
     }
     pthread_mutex_unlock(&table_lock);
+    for (size_t i = 0; i < n; i++) {
+        visit(held[i]);
+        llane_comm_release(held[i]);
+    }
+    free(held);
 }

@@ -201,7 +201,7 @@ struct llane_comm *llane_comm_acquire_sibling(const struct llane_comm *comm);
 
 void llane_comm_set_inactive(struct llane_comm *comm, enum llane_inactive_reason reason);
 
-/* Calls visit for every communicator in the table; for exit. */
+/* Calls visit, which may take its time, for every communicator that is in the table now. */
 void llane_comm_for_all(void (*visit)(struct llane_comm *comm));
 
 #endif
