@@ -213,7 +213,7 @@ static enum llane_inactive_reason adopt_limits(struct llane_setup *s)
     return LLANE_INACTIVE_NONE;
 }
 
-/* All kernels now: loading one later could wait for a kernel that spins on this device. */
+/* All that the lane can select now: loading one later could wait for a kernel that spins on this device. */
 static int load(struct llane_setup *s, const void *kernel, uint32_t blocks_per_sm[LLANE_N_WIDTHS])
 {
     int err = 0;
@@ -228,9 +228,16 @@ static int load(struct llane_setup *s, const void *kernel, uint32_t blocks_per_s
     return err;
 }
 
+/* Ring and islands by their names alone: nobody waits for kernels that are not used. */
+static int can_be_selected(const struct llane_route_limits *limits, int algorithm)
+{
+    return algorithm <= LLANE_TWO_SHOT || limits->algorithm == 1u + (uint32_t)algorithm;
+}
+
 static enum llane_inactive_reason load_kernels(struct llane_setup *s,
                                                uint32_t blocks_per_sm_out[LLANE_N_WIDTHS])
 {
+    const struct llane_route_limits *limits = &s->lane->limits;
     int err = 0;
     memset(blocks_per_sm_out, 0xff, LLANE_N_WIDTHS * sizeof *blocks_per_sm_out);
     for (int k = 0; k < LLANE_N_KERNELS && !err; k++) {
@@ -238,7 +245,7 @@ static enum llane_inactive_reason load_kernels(struct llane_setup *s,
     }
     for (int t = 0; t < LLANE_N_TYPES; t++) {
         for (int a = 0; a < LLANE_N_ALGORITHMS; a++) {
-            for (int p = 0; p < LLANE_N_PACKETS && !err; p++) {
+            for (int p = 0; p < LLANE_N_PACKETS && can_be_selected(limits, a) && !err; p++) {
                 err = load(s, llane_all_reduce_table[t][a][p], blocks_per_sm_out);
                 err = err ? err : load(s, llane_shared_table[t][a][p], blocks_per_sm_out);
             }
