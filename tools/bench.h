@@ -115,6 +115,8 @@ struct bench_place {
 };
 
 struct bench_shared {
+    /* The flags of ranks 0 and 1 where they go through host memory, a page each. */
+    _Alignas(4096) uint8_t flag_page[2][4096];
     struct bench_place place[BENCH_MAX_RANKS];
     /* Rank 0 writes the id before it sets the flag; the others read it after they saw the flag. */
     _Atomic int is_id_ready;
@@ -130,8 +132,6 @@ struct bench_shared {
     int is_flag_in_host_memory; /* rank 0's */
     float empty_us, flag_us;    /* rank 0's; 0: not measured */
     double direct_ns, through_ns, added_ns;
-    /* The flags of ranks 0 and 1 where they go through host memory, a page each. */
-    _Alignas(4096) uint8_t flag_page[2][4096];
     struct bench_result result[BENCH_MAX_RANKS];
 };
 
