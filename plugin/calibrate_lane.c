@@ -166,7 +166,7 @@ static int measure(void *arg, uint32_t bucket, const struct llane_tuning_choice 
                    struct llane_tuning_times *out)
 {
     struct llane_calibrate_lane *m = arg;
-    struct burst bursts[LLANE_TUNING_CANDIDATES];
+    struct burst bursts[LLANE_TUNING_CANDIDATES] = {0};
     struct CUevent_st *events[2 * SAMPLES];
     int n_samples = llane_gpu_is_emulated() ? 1 : SAMPLES;
     int err = open_events(events);
