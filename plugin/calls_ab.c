@@ -78,9 +78,7 @@ static int copy_input(struct llane_comm *comm, const struct llane_operation *o)
     int input = -1;
     pthread_mutex_lock(&comm->lock);
     struct llane_lane *lane = llane_comm_live_lane(comm);
-    /* In a group nothing has awaited the last operation yet, which reads the same memory. */
-    if (lane &&
-        (!llane_group_is_open(comm->nccl) || !llane_order_before_nccl(lane->order, o->stream))) {
+    if (lane) {
         input = llane_lane_shadow_input(lane, o);
     }
     pthread_mutex_unlock(&comm->lock);

@@ -188,6 +188,9 @@ void llane_lane_abort(struct llane_lane *lane)
 void llane_lane_bury(struct llane_lane *lane)
 {
     if (lane) {
+        if (lane->shadow && lane->order) {
+            (void)llane_shadow_enter_order(lane->shadow, lane->order);
+        }
         llane_staging_bury(lane->staging, lane->board, lane->rank);
         llane_ab_bury(lane->ab);
         llane_shadow_bury(lane->shadow);

@@ -32,7 +32,11 @@ struct llane_shadow {
     uint64_t max_bytes;
     struct CUstream_st *stream;
     uint8_t *in[N_INPUTS], *out; /* device memory */
-    int is_taken[N_INPUTS];      /* copied and not launched; under the communicator's lock */
+    /* Under the communicator's lock. */
+    int is_taken[N_INPUTS]; /* copied and not launched */
+    int was_used[N_INPUTS]; /* what read it last is in front of `read` */
+    struct CUevent_st *copied[N_INPUTS], *read[N_INPUTS];
+    int next_input;
     int n_slots;
     struct slot slots[MOST_SLOTS];
     _Atomic uint64_t calls[LLANE_SIZE_BUCKETS];
@@ -110,6 +114,11 @@ static int make(struct llane_shadow *s, uint64_t max_total_bytes)
         s->in[i] = (uint8_t *)all + i * bytes;
     }
     s->out = (uint8_t *)all + N_INPUTS * bytes;
+    for (int i = 0; i < N_INPUTS; i++) {
+        if (llane_gpu_event_create(0, &s->copied[i]) || llane_gpu_event_create(0, &s->read[i])) {
+            return LLANE_EGPU;
+        }
+    }
     pthread_mutex_init(&s->lock, NULL);
     return make_slots(s, bytes);
 }
@@ -134,6 +143,8 @@ int llane_shadow_create(int device, int rank, int n_ranks, uint64_t max_bytes,
     memset(s->calls, 0, sizeof s->calls);
     memset(&s->found, 0, sizeof s->found);
     memset(s->is_taken, 0, sizeof s->is_taken);
+    memset(s->was_used, 0, sizeof s->was_used);
+    s->next_input = 0;
     for (int i = 0; i < s->n_slots; i++) {
         atomic_init(&s->slots[i].state, FREE);
     }
@@ -161,16 +172,24 @@ static uint64_t bytes_of(const struct llane_operation *o)
     return o->count * llane_route_type_bytes(o->datatype);
 }
 
+static int copy_input(struct llane_shadow *s, int input, const struct llane_operation *o)
+{
+    int err = s->was_used[input] ? llane_gpu_stream_wait_event(o->stream, s->read[input]) : 0;
+    err = err ? err : llane_gpu_memcpy_async(s->in[input], o->in, bytes_of(o), o->stream);
+    return err ? err : llane_gpu_event_record(s->copied[input], o->stream);
+}
+
+/* In turns, so that a copy seldom waits for the lane. */
 int llane_shadow_copy_input(struct llane_shadow *shadow, const struct llane_operation *operation)
 {
-    int input = 0;
-    while (input < N_INPUTS && shadow->is_taken[input]) {
-        input++;
+    int input = shadow->next_input, n = 0;
+    for (; n < N_INPUTS && shadow->is_taken[input]; n++) {
+        input = (input + 1) % N_INPUTS;
     }
-    if (input == N_INPUTS || llane_gpu_memcpy_async(shadow->in[input], operation->in,
-                                                    bytes_of(operation), operation->stream)) {
+    if (n == N_INPUTS || copy_input(shadow, input, operation)) {
         return -1;
     }
+    shadow->next_input = (input + 1) % N_INPUTS;
     shadow->is_taken[input] = 1;
     return input;
 }
@@ -206,29 +225,44 @@ static int copy_lanes(struct llane_shadow *s, struct slot *slot, const void *in,
     return err ? err : llane_gpu_event_record(slot->lane_done, s->stream);
 }
 
-int llane_shadow_launch(struct llane_shadow *shadow, struct llane_lane *lane,
+/* Without an input it reads what is there: the peers wait for this rank's part. */
+static int run_lane(struct llane_shadow *s, const struct llane_lane *lane,
+                    const struct llane_operation *o, int input)
+{
+    struct llane_operation mine = *o;
+    struct llane_plan plan = llane_route_plan(&lane->limits, o->count, o->datatype, o->op);
+    mine.in = input < 0 ? s->out : s->in[input];
+    mine.out = s->out;
+    mine.stream = s->stream;
+    int err = input < 0 ? 0 : llane_gpu_stream_wait_event(s->stream, s->copied[input]);
+    return err ? err : llane_lane_launch(lane, &mine, &plan, NULL);
+}
+
+int llane_shadow_launch(struct llane_shadow *shadow, const struct llane_lane *lane,
                         const struct llane_operation *operation, int input, int is_compared)
 {
     uint64_t bytes = bytes_of(operation);
-    struct llane_operation mine = *operation;
     struct slot *slot = is_compared && input >= 0 ? find_free(shadow) : NULL;
     /* Relaxed: a number of its own, for the report. */
     atomic_fetch_add_explicit(&shadow->calls[llane_size_bucket(bytes)], 1, memory_order_relaxed);
     if (slot && copy_nccls(slot, operation)) {
         slot = NULL;
     }
-    mine.in = shadow->in[input < 0 ? 0 : input];
-    llane_shadow_drop_input(shadow, input);
-    mine.out = shadow->out;
-    mine.stream = shadow->stream;
-    int err = llane_lane_all_reduce(lane, &mine);
-    if (err || !slot || copy_lanes(shadow, slot, mine.in, bytes)) {
-        return err;
+    int err = run_lane(shadow, lane, operation, input);
+    if (!err && slot && !copy_lanes(shadow, slot, shadow->in[input], bytes)) {
+        slot->operation = *operation;
+        atomic_store_explicit(&slot->state, RECORDED, memory_order_release);
     }
-    slot->operation = *operation;
-    atomic_store_explicit(&slot->state, RECORDED, memory_order_release);
-    /* The copies read what the next call writes: it comes after them too. */
-    return llane_order_after_nccl(lane->order, shadow->stream);
+    if (input >= 0) {
+        shadow->is_taken[input] = 0;
+        shadow->was_used[input] = !llane_gpu_event_record(shadow->read[input], shadow->stream);
+    }
+    return err;
+}
+
+int llane_shadow_enter_order(struct llane_shadow *shadow, struct llane_order *order)
+{
+    return llane_order_after_nccl(order, shadow->stream);
 }
 
 /* ---- what came of it ---- */

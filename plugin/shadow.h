@@ -2,8 +2,9 @@
  * shadow: LLANE_AB=shadow. NCCL carries a call; behind it, on a stream of llane's own, the lane reduces
  * a copy of its input into scratch memory, and a helper thread compares the two results.
  *
- * The lane's operation is one of the communicator like any other: it comes after NCCL's in the order,
- * and the program's next one after it. Every rank launches it for every such call, or the peers'
+ * The lane's operations are in order among themselves alone: nothing of the program's waits for one,
+ * but the copy of a later input whose memory it reads. (In the communicator's order they would deadlock:
+ * rank 0 {recv, all-reduce} in a group, rank 1 all-reduce, then send.) Every rank launches it for every such call, or the peers'
  * kernels would wait; only the comparison is left out where a rank has no room for it.
  *
  * Owns: for each lane a few scratch buffers on the device, a stream, and a few slots of pinned memory
@@ -21,6 +22,7 @@
 
 struct llane_lane;
 struct llane_operation;
+struct llane_order;
 struct llane_shadow;
 
 struct llane_shadow_summary {
@@ -38,15 +40,18 @@ int llane_shadow_create(int device, int rank, int n_ranks, uint64_t max_bytes,
 void llane_shadow_bury(struct llane_shadow *shadow);
 
 /*
- * Before NCCL's operation, on its stream, which has awaited the communicator's last one. The input's
+ * Before NCCL's operation, on its stream. The input's
  * number, to be launched or dropped; -1 where a group has taken all, or the copy failed.
  */
 int llane_shadow_copy_input(struct llane_shadow *shadow, const struct llane_operation *operation);
 void llane_shadow_drop_input(struct llane_shadow *shadow, int input);
 /* After it has taken its place, also with input -1. is_compared: NCCL's result will be in its buffer
  * by then. */
-int llane_shadow_launch(struct llane_shadow *shadow, struct llane_lane *lane,
+int llane_shadow_launch(struct llane_shadow *shadow, const struct llane_lane *lane,
                         const struct llane_operation *operation, int input, int is_compared);
+
+/* The lane ends: the communicator's last operation is then the shadow's, which uses its memory. */
+int llane_shadow_enter_order(struct llane_shadow *shadow, struct llane_order *order);
 
 /* Compares what has ended; a difference beyond rounding is warned about. */
 void llane_shadow_collect(struct llane_shadow *shadow);
