@@ -1,6 +1,7 @@
 #!/bin/bash
 # Proves that `llane run` and `llane env` load the object that lies beside them, say what stands in the
-# way, and pass a command's arguments and status on. TAP.
+# way, and pass a command's arguments and status on; that `llane demo` and `llane calibrate` take their
+# options. TAP.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 build=${LLANE_BUILD:?run it through make test}
@@ -77,6 +78,21 @@ rm "$folder/usr/lib/libnccl-tuner-llane.so"
 LLANE_BUILD=$folder/none "$folder/usr/bin/llane" run true >"$folder/out" 2>"$folder/err"
 [ $? = 2 ] && said 'no libnccl-tuner-llane.so'
 report $? run__no_object__refused
+
+# shellcheck disable=SC2016 # the program expands
+printf '#!/bin/sh\necho "ranks $1"\n' >"$folder/usr/bin/llane-demo-gpu"
+chmod +x "$folder/usr/bin/llane-demo-gpu"
+for ranks in '' 3; do
+    # shellcheck disable=SC2086 # none is none
+    GPU_ENV_READY=1 "$folder/usr/bin/llane" demo $ranks >"$folder/out" 2>"$folder/err" &&
+        [ "$(cat "$folder/out")" = "ranks ${ranks:-4}" ]
+    report $? "demo__ranks_${ranks:-not_named}__so_many"
+done
+llane demo --no-such
+[ $? = 1 ] && grep -q '^llane demo ' "$folder/out"
+report $? demo__unknown_option__usage
+llane calibrate --help && grep -q '^llane calibrate ' "$folder/out" && silent
+report $? calibrate__help__its_own
 
 for wrong in '--ab sideways' '--max-bytes' '--set ALGO' '--set a-b=1' '--no-such' '--wait=1' ''; do
     # shellcheck disable=SC2086 # words on purpose
