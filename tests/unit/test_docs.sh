@@ -1,6 +1,7 @@
 #!/bin/bash
 # Proves that the documents agree with the tree: links lead to files and headings' pages, variables and
-# commands and make targets that they name exist, and every page is led to. Reports TAP.
+# commands and make targets that they name exist, every page is led to, and limits.md has every reason for
+# which a call goes to NCCL. Reports TAP.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 python3 - <<'PY'
@@ -64,6 +65,20 @@ report("every make target exists",
        [f"{page}: make {name}" for page, words in text.items()
         for name in re.findall(r"(?:^ {4}|`)make (?:[A-Z_]+=(?:\x22[^\x22]*\x22|\S*) )*([a-z][a-z-]*)\b(?![-/=.])", words, re.M)
         if name not in targets])
+reasons = re.findall(r'X\([A-Z_]+, "([^"]{4,})', open("plugin/route.h", encoding="utf-8").read() +
+                     open("plugin/comm.h", encoding="utf-8").read())
+# A phrase that ends or begins with dots stands for all that begin or end so.
+phrases = re.findall(r"`([^`\n]{8,})`", text["docs/limits.md"])
+
+
+def is_named(reason):
+    return any(reason == phrase or phrase.endswith("...") and reason.startswith(phrase.rstrip(". ")) or
+               phrase.startswith("...") and reason.endswith(phrase.lstrip(". ")) for phrase in phrases)
+
+
+report("limits.md has every reason",
+       [f"docs/limits.md lacks: {reason}" for reason in reasons if reason != "lane" and not is_named(reason)] +
+       ([] if len(reasons) > 20 else ["plugin/route.h and comm.h: the reasons are not found"]))
 print(f"1..{number}")
 sys.exit(failed)
 PY
