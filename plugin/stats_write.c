@@ -159,8 +159,13 @@ static void print_ab_bucket(const struct llane_stats_record *r, int bucket, FILE
     fputs(" bytes:", file);
     print_ab_path(r, bucket, LLANE_AB_LANE, file);
     print_ab_path(r, bucket, LLANE_AB_NCCL, file);
-    fprintf(file, " NCCL/lane %.2f, saved %.3f ms\n", ratio_of(r, bucket),
-            llane_ab_saved_us(&r->ab, bucket) / 1000);
+    const uint64_t *timed = r->ab.sizes[bucket].timed;
+    if (timed[LLANE_AB_LANE] && timed[LLANE_AB_NCCL]) {
+        fprintf(file, " NCCL/lane %.2f, saved %.3f ms\n", ratio_of(r, bucket),
+                llane_ab_saved_us(&r->ab, bucket) / 1000);
+    } else {
+        fputs(" nothing to compare\n", file);
+    }
 }
 
 static void print_shadow(const struct llane_stats_record *r, FILE *file)

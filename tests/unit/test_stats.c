@@ -1,5 +1,6 @@
 /* Proves that sizes fall into the bucket that their description says, that placeholders in the file's
- * name are replaced, and that the file comes whole or not at all and through no link. */
+ * name are replaced, that the file comes whole or not at all and through no link, and that the lane and
+ * NCCL are compared only where both were timed. */
 // ALSO: asan
 #include <setjmp.h>
 #include <stdarg.h>
@@ -18,6 +19,7 @@
 #include "err.h"
 #include "sizes.h"
 #include "stats.h"
+#include "stats_write.h"
 
 static char folder[64];
 
@@ -85,6 +87,31 @@ static void read_file(const char *path, char *text, size_t bytes)
     fclose(file);
 }
 
+static void print_ab__a_way_was_not_timed__no_comparison(void **state)
+{
+    (void)state;
+    static struct llane_stats_record r = {.has_ab = 1};
+    char text[4096], *lane_alone, *both;
+    r.ab.sizes[3].calls[LLANE_AB_LANE] = r.ab.sizes[4].calls[LLANE_AB_LANE] = 2;
+    r.ab.sizes[3].timed[LLANE_AB_LANE] = r.ab.sizes[4].timed[LLANE_AB_LANE] = 2;
+    r.ab.sizes[3].median_us[LLANE_AB_LANE] = r.ab.sizes[4].median_us[LLANE_AB_LANE] = 2;
+    r.ab.sizes[4].calls[LLANE_AB_NCCL] = r.ab.sizes[4].timed[LLANE_AB_NCCL] = 1;
+    r.ab.sizes[4].median_us[LLANE_AB_NCCL] = 5;
+    FILE *file = fopen("ab", "w");
+    assert_non_null(file);
+    llane_stats_print_ab(&r, file);
+    fclose(file);
+    read_file("ab", text, sizeof text);
+    unlink("ab");
+    lane_alone = strstr(text, "to 8 bytes:");
+    both = strstr(text, "to 16 bytes:");
+    assert_non_null(lane_alone);
+    assert_non_null(both);
+    assert_non_null(strstr(both, "NCCL/lane 2.50, saved 0.006 ms\n"));
+    *both = '\0';
+    assert_non_null(strstr(lane_alone, "NCCL 0 calls, none timed; nothing to compare\n"));
+}
+
 static int n_files(void)
 {
     int n = 0;
@@ -144,6 +171,7 @@ int main(void)
         cmocka_unit_test(bucket__every_size__is_the_smallest_that_holds_it),
         cmocka_unit_test(file_name__placeholders__are_replaced),
         cmocka_unit_test(file_name__too_long__is_refused),
+        cmocka_unit_test(print_ab__a_way_was_not_timed__no_comparison),
         cmocka_unit_test(write_file__an_older_one_there__is_replaced_and_nothing_else_left),
         cmocka_unit_test(write_file__a_link_stands_there__what_it_names_is_untouched),
         cmocka_unit_test(write_file__cannot_be_renamed__leaves_nothing),
