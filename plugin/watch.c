@@ -10,6 +10,7 @@
 
 #include "backoff.h"
 #include "config.h"
+#include "forks.h"
 #include "log.h"
 
 enum {
@@ -38,7 +39,7 @@ struct llane_watched {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct llane_watched *all; /* under lock */
-static int is_leaving;            /* under lock */
+static int is_over;               /* under lock: the process is leaving */
 static unsigned n_looks;          /* under lock */
 
 /* ---- words ---- */
@@ -272,13 +273,31 @@ static void *thread_main(void *unused)
         struct timespec ts = {.tv_nsec = LOOK_EVERY_MS * 1000000L};
         nanosleep(&ts, NULL);
         pthread_mutex_lock(&lock);
-        if (!is_leaving) {
+        if (!is_over) {
             look();
             llane_staging_collect();
         }
         pthread_mutex_unlock(&lock);
     }
     return NULL;
+}
+
+/* A look may not come back from the driver: a second is waited for it. */
+static int lock_in_time(void)
+{
+    struct timespec deadline;
+    clock_gettime(CLOCK_REALTIME, &deadline);
+    deadline.tv_sec++;
+    return pthread_mutex_timedlock(&lock, &deadline);
+}
+
+/* The CUDA runtime has registered its own end earlier, so no look meets it. */
+static void stop_looking(void)
+{
+    if (!llane_forks_is_passive() && !lock_in_time()) {
+        is_over = 1;
+        pthread_mutex_unlock(&lock);
+    }
 }
 
 /* The program's signals are for its own threads. */
@@ -302,6 +321,7 @@ static void start_thread(void)
     }
     while (sem_wait(&is_kept)) {
     }
+    (void)atexit(stop_looking);
 }
 
 void llane_watch_start(int device)
@@ -367,13 +387,10 @@ void llane_watch_end(struct llane_watched *w)
 
 void llane_watch_exit(void)
 {
-    struct timespec deadline;
-    clock_gettime(CLOCK_REALTIME, &deadline);
-    deadline.tv_sec++;
-    if (pthread_mutex_timedlock(&lock, &deadline)) {
-        return; /* a look does not come back from the driver */
+    if (lock_in_time()) {
+        return;
     }
-    is_leaving = 1;
+    is_over = 1;
     for (struct llane_watched *w = all; w; w = w->next) {
         llane_watch_leave(w, LLANE_PRESENCE_EXITED);
     }
