@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "comm.h"
@@ -105,18 +106,46 @@ int llane_stats_file_name(const char *pattern, int rank, char *out, size_t bytes
     return used ? 0 : LLANE_EINVAL;
 }
 
-static int give_up(const char *path, int fd)
+/* A device, a pipe, or a link to one or to a descriptor, as /dev/stderr: the name is not ours to take. */
+static int stands_for_another(const char *path)
 {
-    int saved_errno = errno;
-    if (fd >= 0) {
-        close(fd);
+    static const char descriptors[] = "/proc/";
+    char target[sizeof descriptors] = "";
+    struct stat info;
+    if (lstat(path, &info)) {
+        return 0;
     }
-    unlink(path);
-    errno = saved_errno;
-    return LLANE_ESYS;
+    if (S_ISLNK(info.st_mode)) {
+        if (readlink(path, target, sizeof target - 1) > 0 && !strcmp(target, descriptors)) {
+            return 1;
+        }
+        if (stat(path, &info)) {
+            return 0;
+        }
+    }
+    return !S_ISREG(info.st_mode) && !S_ISDIR(info.st_mode);
 }
 
-int llane_stats_write_file(const char *path, void (*write)(FILE *file))
+static int write_and_close(int fd, void (*write)(FILE *file))
+{
+    FILE *file = fdopen(fd, "w");
+    if (!file) {
+        close(fd);
+        return LLANE_ESYS;
+    }
+    write(file);
+    int is_bad = ferror(file);
+    return fclose(file) || is_bad ? LLANE_ESYS : 0;
+}
+
+/* A pipe that nobody reads is an error, not a wait. */
+static int write_into(const char *path, void (*write)(FILE *file))
+{
+    int fd = open(path, O_WRONLY | O_APPEND | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+    return fd < 0 ? LLANE_ESYS : write_and_close(fd, write);
+}
+
+static int write_beside(const char *path, void (*write)(FILE *file))
 {
     char beside[PATH_MAX];
     uint32_t random = 0;
@@ -131,13 +160,18 @@ int llane_stats_write_file(const char *path, void (*write)(FILE *file))
     if (fd < 0) {
         return LLANE_ESYS;
     }
-    FILE *file = fdopen(fd, "w");
-    if (!file) {
-        return give_up(beside, fd);
+    if (write_and_close(fd, write) || rename(beside, path)) {
+        int saved_errno = errno;
+        unlink(beside);
+        errno = saved_errno;
+        return LLANE_ESYS;
     }
-    write(file);
-    int is_bad = ferror(file);
-    return fclose(file) || is_bad || rename(beside, path) ? give_up(beside, -1) : 0;
+    return 0;
+}
+
+int llane_stats_write_file(const char *path, void (*write)(FILE *file))
+{
+    return stands_for_another(path) ? write_into(path, write) : write_beside(path, write);
 }
 
 static void write_text(FILE *file)

@@ -44,7 +44,8 @@ int llane_stats_file_name(const char *pattern, int rank, char *out, size_t bytes
 
 /*
  * write(file) becomes the whole content of the file at path, or that stays as it was: it is written
- * beside it, where nothing else is, and renamed. 0 or LLANE_ESYS with errno.
+ * beside it, where nothing else is, and renamed. A device, a pipe, or a link to one or to a descriptor
+ * stays, and is written to. 0 or LLANE_ESYS with errno. Does not block.
  */
 int llane_stats_write_file(const char *path, void (*write)(FILE *file));
 

@@ -10,6 +10,7 @@
 #include <cmocka.h>
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -153,6 +154,55 @@ static void write_file__a_link_stands_there__what_it_names_is_untouched(void **s
     assert_true(S_ISREG(info.st_mode));
 }
 
+static int kind_of(const char *path)
+{
+    struct stat info;
+    assert_int_equal(lstat(path, &info), 0);
+    return (int)(info.st_mode & S_IFMT);
+}
+
+static void write_file__a_pipe_stands_there__is_written_to_and_stays(void **state)
+{
+    (void)state;
+    char text[64] = "";
+    assert_int_equal(mkfifo("pipe", 0600), 0);
+    assert_int_equal(llane_stats_write_file("pipe", write_word), LLANE_ESYS); /* nobody reads */
+    assert_int_equal(errno, ENXIO);
+    int reader = open("pipe", O_RDONLY | O_NONBLOCK);
+    assert_true(reader >= 0);
+    assert_int_equal(llane_stats_write_file("pipe", write_word), 0);
+    assert_int_equal(read(reader, text, sizeof text - 1), 4);
+    assert_string_equal(text, "word");
+    close(reader);
+    assert_int_equal(kind_of("pipe"), S_IFIFO);
+}
+
+static void write_file__a_link_to_a_device_or_descriptor__stays(void **state)
+{
+    (void)state;
+    char text[64], target[64];
+    assert_int_equal(symlink("/dev/null", "null"), 0);
+    assert_int_equal(llane_stats_write_file("null", write_word), 0);
+    assert_int_equal(kind_of("null"), S_IFLNK);
+    int fd = open("log", O_WRONLY | O_CREAT, 0600); /* as /dev/stderr, sent to a file */
+    assert_int_equal(write(fd, "log ", 4), 4);
+    snprintf(target, sizeof target, "/proc/self/fd/%d", fd);
+    assert_int_equal(symlink(target, "stderr"), 0);
+    assert_int_equal(llane_stats_write_file("stderr", write_word), 0);
+    assert_int_equal(kind_of("stderr"), S_IFLNK);
+    close(fd);
+    read_file("log", text, sizeof text);
+    assert_string_equal(text, "log word");
+}
+
+static void write_file__the_device_is_full__is_an_error(void **state)
+{
+    (void)state;
+    assert_int_equal(symlink("/dev/full", "full"), 0);
+    assert_int_equal(llane_stats_write_file("full", write_word), LLANE_ESYS);
+    assert_int_equal(errno, ENOSPC);
+}
+
 static void write_file__cannot_be_renamed__leaves_nothing(void **state)
 {
     (void)state;
@@ -174,6 +224,9 @@ int main(void)
         cmocka_unit_test(print_ab__a_way_was_not_timed__no_comparison),
         cmocka_unit_test(write_file__an_older_one_there__is_replaced_and_nothing_else_left),
         cmocka_unit_test(write_file__a_link_stands_there__what_it_names_is_untouched),
+        cmocka_unit_test(write_file__a_pipe_stands_there__is_written_to_and_stays),
+        cmocka_unit_test(write_file__a_link_to_a_device_or_descriptor__stays),
+        cmocka_unit_test(write_file__the_device_is_full__is_an_error),
         cmocka_unit_test(write_file__cannot_be_renamed__leaves_nothing),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
