@@ -17,7 +17,7 @@
 
 LLANE_DEVICE bool llane_is_shared(const struct llane_all_reduce_args &args, uint32_t r)
 {
-    return (args.shared >> r & 1) != 0;
+    return (args.shared >> r % LLANE_MAX_RANKS & 1) != 0;
 }
 
 template <class P>

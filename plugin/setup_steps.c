@@ -176,28 +176,23 @@ static int is_sane(const struct llane_route_limits *limits)
 }
 
 /* Of a record, what a rank's configuration says; the rest is the set-up's own to find out. */
-static struct llane_route_limits settings_of(const struct llane_route_limits *record)
-{
-    struct llane_route_limits settings = *record;
-    size_t known = offsetof(struct llane_route_limits, n_ranks);
-    memset((char *)&settings + known, 0, sizeof settings - known);
-    return settings;
-}
+enum { SETTINGS_BYTES = offsetof(struct llane_route_limits, n_ranks) };
 
 /* Rank 0's configuration holds for all. */
 static enum llane_inactive_reason adopt_limits(struct llane_setup *s)
 {
-    struct llane_route_limits agreed = settings_of(&s->identity[0].limits);
-    const struct llane_route_limits mine = settings_of(&s->identity[s->comm->rank].limits);
+    struct llane_route_limits agreed = {0};
+    const struct llane_route_limits *mine = &s->identity[s->comm->rank].limits;
+    memcpy(&agreed, &s->identity[0].limits, SETTINGS_BYTES);
     if (!is_sane(&agreed)) {
         return LLANE_INACTIVE_RECORD;
     }
-    if (memcmp(&agreed, &mine, sizeof agreed) != 0) {
+    if (memcmp(&agreed, mine, SETTINGS_BYTES) != 0) {
         LLANE_WARN(
             "rank %d: LLANE_MIN_BYTES=%" PRIu64 " LLANE_MAX_BYTES=%" PRIu64
             " (or memory, algorithm, packets, blocks, threads, poll, chunk, A/B) here differ from "
             "rank 0's, whose %" PRIu64 " and %" PRIu64 " hold for its communicator",
-            s->comm->rank, mine.min_bytes, mine.max_bytes, agreed.min_bytes, agreed.max_bytes);
+            s->comm->rank, mine->min_bytes, mine->max_bytes, agreed.min_bytes, agreed.max_bytes);
     }
     agreed.n_ranks = (uint32_t)s->comm->n_ranks;
     agreed.has_float8 = 1;

@@ -267,7 +267,7 @@ FAKE_API(ncclResult_t, CommSplit,
 /* How often this set was shrunk to before: alike on all of its ranks, whatever else each has shrunk. */
 static uint64_t count_shrink(struct ncclComm *parent, uint64_t set)
 {
-    int i = 0;
+    uint64_t i = 0;
     pthread_mutex_lock(&parent->lock);
     while (i < parent->n_shrunk_sets && parent->shrunk_sets[i].set != set)
         i++;

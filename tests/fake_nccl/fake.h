@@ -175,10 +175,10 @@ struct ncclComm {
     atomic_int state; /* ncclInProgress, then the result of creation; the asynchronous error */
     atomic_int is_revoked;
     bool is_blocking, is_finalized;
+    bool has_job;                 /* a background creation to be joined */
     struct ncclComm *shares_with; /* the parent whose order it keeps; ended after this one */
     atomic_int is_suspended;
     atomic_int is_launching; /* a non-blocking group's thread is at it */
-    bool has_job;            /* a background creation to be joined */
     pthread_t job;
     /* Host exchanges and children, numbered in the order of the calls. */
     pthread_mutex_t lock;
@@ -187,7 +187,7 @@ struct ncclComm {
     struct {
         uint64_t set, n;
     } shrunk_sets[FAKE_SHRUNK_SETS]; /* who was left, and how often */
-    int n_shrunk_sets;
+    uint64_t n_shrunk_sets;
     struct fake_user_op user_ops[FAKE_MAX_USER_OPS];
     /* stream.c, under `lock` */
     struct CUevent_st *order, *join;

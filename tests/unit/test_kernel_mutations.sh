@@ -10,7 +10,6 @@ set -f # patterns name tests, not files
 mkdir -p "$out"
 
 # Name | tests that are there to catch it, program:pattern, one run each | file | the mistake, in Perl.
-# shellcheck disable=SC2016
 # shellcheck disable=SC2016 # Perl, not the shell, reads the dollars
 mutations='
 HALF_FLAG | reuse:one_shot_ll__* | packets | s/ && \(uint32_t\)\(high >> 32\) == op//
@@ -71,7 +70,7 @@ done
 build() {
     local here=$1 program
     # shellcheck disable=SC2086
-    ${CXX:-g++} -std=gnu++17 -O1 -w $sanitize -DLLANE_EMU -Itests/emu_gpu -x c++ \
+    ${CXX:-g++} -std=gnu++17 -O0 -w $sanitize -DLLANE_EMU -Itests/emu_gpu -x c++ \
         -c "$here/type_f32.cu" -o "$here/type_f32.o" || return
     for program in "${@:2}"; do
         # shellcheck disable=SC2086
