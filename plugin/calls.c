@@ -3,6 +3,7 @@
 
 #include <inttypes.h>
 #include <malloc.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "backoff.h"
@@ -215,6 +216,42 @@ static ncclResult_t check_call(struct llane_comm *comm, const struct llane_opera
     return err ? llane_comm_not_launched(comm, err) : result;
 }
 
+/* A call of a group, whose number counts once the group has ended well. */
+struct unchecked {
+    struct llane_comm *comm; /* held */
+    struct llane_operation operation;
+};
+
+static void check_now(void *arg, ncclResult_t result)
+{
+    struct unchecked *u = arg;
+    if (!llane_is_refused(result)) {
+        (void)check_call(u->comm, &u->operation, result); /* the communicator reports it */
+    }
+    llane_comm_release(u->comm);
+    free(u);
+}
+
+/* The lane checks what it carries, or is beside. */
+static ncclResult_t check_later(struct llane_comm *comm, const struct llane_operation *operation,
+                                enum llane_route route, ncclResult_t result)
+{
+    const struct llane_lane *lane = llane_comm_live_lane(comm);
+    if (!lane || !lane->is_checked || route == LLANE_ROUTE_LANE || route == LLANE_ROUTE_AB_SHADOW) {
+        return result;
+    }
+    struct unchecked *u = malloc(sizeof *u);
+    if (!u) {
+        return result; /* one call less is compared */
+    }
+    llane_comm_hold(comm);
+    *u = (struct unchecked){comm, *operation};
+    if (llane_group_defer(comm->nccl, check_now, u)) {
+        check_now(u, ncclSystemError);
+    }
+    return result;
+}
+
 /* The communicator is known, and of this libnccl. */
 static ncclResult_t all_reduce(struct llane_comm *comm, ncclComm_t handle,
                                struct llane_operation *operation)
@@ -252,9 +289,11 @@ static ncclResult_t all_reduce(struct llane_comm *comm, ncclComm_t handle,
     if (llane_is_refused(result) && !llane_group_is_open(comm->nccl)) {
         llane_comm_uncount(comm, 1);
     }
-    return llane_is_refused(result) || llane_group_is_open(comm->nccl)
-               ? result
-               : check_call(comm, operation, result);
+    if (llane_is_refused(result)) {
+        return result;
+    }
+    return llane_group_is_open(comm->nccl) ? check_later(comm, operation, route, result)
+                                           : check_call(comm, operation, result);
 }
 
 ncclResult_t llane_call_AllReduce(const struct llane_nccl *nccl, const void *sendbuff,

@@ -35,6 +35,7 @@ static const char g_help[] =
     "the\n"
     "                       sum otherwise than the others: ncclInvalidUsage on all\n"
     "  check_group          as check_op, in a group\n"
+    "  check_route_group    as check_route, in a group\n"
     "  term                 SIGTERM to a rank whose kernel waits: it ends\n";
 
 enum { COUNT = 64, LIMIT_MS = 3000, QUIET_MS = 1300 };
@@ -91,7 +92,7 @@ static ncclResult_t call(void)
 
 static ncclResult_t call_wrongly(void)
 {
-    size_t count = is("check_count") ? COUNT / 2 : is("check_route") ? COUNT + 1 : COUNT;
+    size_t count = is("check_count") ? COUNT / 2 : strstr(g.what, "route") ? COUNT + 1 : COUNT;
     return ncclAllReduce(g.in, g.out, count, is("check_type") ? ncclInt32 : ncclFloat32,
                          is("check_op") || is("check_group") ? ncclMax : ncclSum, g.comm, g.stream);
 }
@@ -345,10 +346,10 @@ static void differ(void)
 {
     ncclResult_t result = ncclSuccess;
     fill();
-    if (is("check_group"))
+    if (strstr(g.what, "group"))
         RANKS_CHECK(ncclGroupStart());
     result = g.rank == g.victim ? call_wrongly() : call();
-    if (is("check_group"))
+    if (strstr(g.what, "group"))
         result = ncclGroupEnd();
     expect(result == ncclSuccess || result == ncclInvalidUsage, "another error from the call");
     for (double start = now_ms(); error() == ncclSuccess && now_ms() - start < LIMIT_MS;)
@@ -356,7 +357,7 @@ static void differ(void)
     expect(error() == ncclInvalidUsage, "no ncclInvalidUsage in time");
     expect(call() == ncclInvalidUsage, "the next call is taken");
     double start = now_ms();
-    if (!(is("check_route") && g.rank == g.victim)) /* NCCL's kernel waits until the abort */
+    if (!(strstr(g.what, "route") && g.rank == g.victim)) /* NCCL's kernel waits until the abort */
         await_end(start);
     RANKS_CHECK(ncclCommAbort(g.comm));
     await_end(start);

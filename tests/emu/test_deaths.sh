@@ -63,6 +63,7 @@ differ type '64 int32 sum'
 differ op '64 float32 max'
 differ group '64 float32 max'
 differ route '65 float32 sum'
+differ route_group '65 float32 sum'
 deaths check__nobody_differs__no_error none 0 0 'LLANE rank' LLANE_CHECK=1
 deaths signal__a_kernel_waits__the_process_ends term 143 1 'rank 0 ended with signal 15' LLANE_TEST_VICTIM=0
 ! compgen -G "/dev/shm/*-$$-*" >"$out"
