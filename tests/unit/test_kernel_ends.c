@@ -49,6 +49,20 @@ static void wait_for_packet(struct team *team, enum llane_packet packet, uint64_
     } while (words[0] != payload);
 }
 
+/* Until each block of the kernel that runs on m's lane has said so. */
+static void wait_for_marks(struct member *m)
+{
+    int n_marked;
+
+    do {
+        MUST(llane_gpu_memcpy_async(m->seen, m->cells, sizeof(*m->seen), m->side_stream));
+        MUST(llane_gpu_stream_synchronize(m->side_stream));
+        n_marked = 0;
+        for (int c = 0; c < LLANE_MAX_BLOCKS; c++)
+            n_marked += m->seen->cell[c].busy != 0;
+    } while (n_marked < LLANE_MAX_BLOCKS);
+}
+
 static uint32_t word_of(int byte)
 {
     uint32_t word;
@@ -187,6 +201,7 @@ static void kernels__two_at_once_on_a_lane__end_and_lane_dead(void **state)
         MUST(llane_gpu_memset_async(m->arena + USED_BYTES, SECOND, OUT_AT, m->stream));
         launch_lonely(m, m->stream, &first);
         wait_for_packet(team, LLANE_LL, 0, word_of(UNTOUCHED));
+        wait_for_marks(m); /* sooner, the two can miss each other */
         member_launch(m, m->side_stream, &second, m->arena + USED_BYTES,
                       m->arena + USED_BYTES + OUT_AT);
         wait_for_packet(team, LLANE_LL, 0, word_of(SECOND));
