@@ -90,6 +90,10 @@ static void make_sum_that_waits(struct CUgraphExec_st *graph)
         RANKS_CHECK(llane_gpu_graph_launch(graph, g.stream));
     else
         RANKS_CHECK(call(g.comm));
+}
+
+static void queue_more(void)
+{
     int n_left = strcmp(g.where, "queue") == 0 ? 200 : 0;
     while (n_left-- && !g.is_aborted && call(g.comm) == ncclSuccess) {
     }
@@ -100,8 +104,9 @@ static void see_it_end(struct CUgraphExec_st *graph)
     pthread_t thread;
     int delay_ms = rand() % 6;
     g.is_aborted = 0;
+    make_sum_that_waits(graph); /* before the communicator ends, after which it is an error */
     RANKS_CHECK(pthread_create(&thread, NULL, end_it, &delay_ms));
-    make_sum_that_waits(graph);
+    queue_more();
     RANKS_CHECK(llane_gpu_stream_synchronize(g.stream));
     note(now_ms() - g.aborted_at_ms);
     RANKS_CHECK(pthread_join(thread, NULL));
