@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "config.h"
+#include "device.h"
 #include "err.h"
 
 /* How this rank may read and write its own buffers: no peer sees a difference. */
@@ -90,19 +91,6 @@ static int launch(struct llane_lane *lane, const struct llane_operation *operati
     return llane_order_after(lane->order, operation->stream);
 }
 
-/* The lane's device becomes current; what was comes back in previous_out. */
-static int enter(const struct llane_lane *lane, int *previous_out)
-{
-    int err = llane_gpu_device_get(previous_out);
-    return err || *previous_out == lane->device ? err : llane_gpu_device_set(lane->device);
-}
-
-static int leave(const struct llane_lane *lane, int previous, int err)
-{
-    int restore_err = previous == lane->device ? 0 : llane_gpu_device_set(previous);
-    return err ? err : restore_err;
-}
-
 int llane_lane_check(struct llane_lane *lane, const struct llane_operation *o)
 {
     const struct llane_check_what what = {o->number, o->count, (int)o->datatype, (int)o->op};
@@ -115,8 +103,8 @@ int llane_lane_all_reduce(struct llane_lane *lane, const struct llane_operation 
 {
     int previous;
     int err = llane_lane_check(lane, operation);
-    err = err ? err : enter(lane, &previous);
-    return err ? err : leave(lane, previous, launch(lane, operation));
+    err = err ? err : llane_device_enter(lane->device, &previous);
+    return err ? err : llane_device_leave(lane->device, previous, launch(lane, operation));
 }
 
 static int is_aborted(const struct llane_lane *lane)
@@ -135,31 +123,31 @@ struct llane_ab_pair *llane_lane_ab_begin(struct llane_lane *lane,
                                           const struct llane_operation *operation)
 {
     int previous;
-    if (enter(lane, &previous)) {
+    if (llane_device_enter(lane->device, &previous)) {
         return NULL;
     }
     struct llane_ab_pair *pair = ab_begin(lane, LLANE_AB_NCCL, operation);
-    (void)leave(lane, previous, 0);
+    (void)llane_device_leave(lane->device, previous, 0);
     return pair;
 }
 
 void llane_lane_ab_end(struct llane_lane *lane, struct llane_ab_pair *pair, cudaStream_t stream)
 {
     int previous;
-    if (pair && !enter(lane, &previous)) {
+    if (pair && !llane_device_enter(lane->device, &previous)) {
         llane_ab_end(pair, stream);
-        (void)leave(lane, previous, 0);
+        (void)llane_device_leave(lane->device, previous, 0);
     }
 }
 
 int llane_lane_shadow_input(struct llane_lane *lane, const struct llane_operation *operation)
 {
     int previous;
-    if (enter(lane, &previous)) {
+    if (llane_device_enter(lane->device, &previous)) {
         return -1;
     }
     int input = llane_shadow_copy_input(lane->shadow, operation);
-    (void)leave(lane, previous, 0);
+    (void)llane_device_leave(lane->device, previous, 0);
     return input;
 }
 
@@ -167,10 +155,11 @@ int llane_lane_shadow(struct llane_lane *lane, const struct llane_operation *ope
                       int is_compared)
 {
     int previous;
-    int err = enter(lane, &previous);
+    int err = llane_device_enter(lane->device, &previous);
     return err ? err
-               : leave(lane, previous,
-                       llane_shadow_launch(lane->shadow, lane, operation, input, is_compared));
+               : llane_device_leave(
+                     lane->device, previous,
+                     llane_shadow_launch(lane->shadow, lane, operation, input, is_compared));
 }
 
 uint32_t llane_lane_dead(const struct llane_lane *lane)

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "device.h"
 #include "err.h"
 
 static pthread_mutex_t unused_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -29,19 +30,6 @@ static struct llane_order_events *take_unused(int device)
     return found;
 }
 
-/* The device becomes current; what was comes back in previous_out. */
-static int enter(int device, int *previous_out)
-{
-    int err = llane_gpu_device_get(previous_out);
-    return err || *previous_out == device ? err : llane_gpu_device_set(device);
-}
-
-static int leave(int device, int previous, int err)
-{
-    int restore_err = previous == device ? 0 : llane_gpu_device_set(previous);
-    return err ? err : restore_err;
-}
-
 static int create(struct llane_order_events *events)
 {
     int err = llane_gpu_event_create(0, &events->last_op);
@@ -59,10 +47,10 @@ int llane_order_events_take(int device, struct llane_order_events **out)
     }
     struct llane_order_events *events = calloc(1, sizeof *events);
     int previous;
-    int err = events ? enter(device, &previous) : LLANE_ENOMEM;
+    int err = events ? llane_device_enter(device, &previous) : LLANE_ENOMEM;
     if (!err) {
         events->device = device;
-        err = leave(device, previous, create(events));
+        err = llane_device_leave(device, previous, create(events));
     }
     if (err) {
         free(events); /* what was created stays: nothing is freed on the way */
@@ -230,17 +218,17 @@ int llane_order_after(struct llane_order *order, struct CUstream_st *stream)
 int llane_order_before_nccl(struct llane_order *order, struct CUstream_st *stream)
 {
     int device = order->events->device, previous;
-    int err = enter(device, &previous);
-    return err ? err : leave(device, previous, llane_order_before(order, stream));
+    int err = llane_device_enter(device, &previous);
+    return err ? err : llane_device_leave(device, previous, llane_order_before(order, stream));
 }
 
 int llane_order_after_nccl(struct llane_order *order, struct CUstream_st *stream)
 {
     int device = order->events->device, previous;
-    int err = enter(device, &previous);
+    int err = llane_device_enter(device, &previous);
     if (err) {
         return err;
     }
     err = look(order, stream);
-    return leave(device, previous, err ? err : llane_order_after(order, stream));
+    return llane_device_leave(device, previous, err ? err : llane_order_after(order, stream));
 }

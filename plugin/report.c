@@ -10,6 +10,7 @@
 #include "comm.h"
 #include "config.h"
 #include "gpu.h"
+#include "helper_thread.h"
 #include "log.h"
 #include "shadow.h"
 #include "stats.h"
@@ -78,18 +79,8 @@ static void take_signal(void)
 
 static void start(void)
 {
-    pthread_t thread;
-    pthread_attr_t attr;
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_attr_init(&attr);
-    pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
-    /* The program's signals are for its own threads. */
-    pthread_sigmask(SIG_SETMASK, &all, &before);
     atomic_store_explicit(&is_running, 1, memory_order_relaxed);
-    int err = pthread_create(&thread, &attr, thread_main, NULL);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    pthread_attr_destroy(&attr);
+    int err = llane_helper_thread_start(thread_main, NULL);
     if (err) {
         atomic_store_explicit(&is_running, 0, memory_order_relaxed);
         LLANE_INFO("no thread for reports");

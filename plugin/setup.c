@@ -2,13 +2,13 @@
 
 #include <inttypes.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "backoff.h"
 #include "config.h"
 #include "err.h"
+#include "helper_thread.h"
 #include "log.h"
 #include "report.h"
 #include "setup_steps.h"
@@ -99,22 +99,6 @@ static void *thread_main(void *arg)
     return NULL;
 }
 
-/* The program's signals are for its own threads: a handler may count on where it runs. */
-static int start_thread(struct llane_comm *comm)
-{
-    pthread_t thread;
-    pthread_attr_t attr;
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_attr_init(&attr);
-    pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int err = pthread_create(&thread, &attr, thread_main, comm);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    pthread_attr_destroy(&attr);
-    return err;
-}
-
 void llane_setup_start(struct llane_comm *comm)
 {
     if (llane_config()->report_signal) {
@@ -123,7 +107,7 @@ void llane_setup_start(struct llane_comm *comm)
     llane_comm_hold(comm);
     atomic_fetch_add_explicit(&n_threads_running, 1, memory_order_relaxed);
     int is_late = atomic_load_explicit(&is_leaving, memory_order_relaxed);
-    int err = is_late ? 0 : start_thread(comm);
+    int err = is_late ? 0 : llane_helper_thread_start(thread_main, comm);
     if (err) {
         LLANE_INFO("rank %d of %d: inactive: no thread for its set-up: %s", comm->rank,
                    comm->n_ranks, strerror(err));

@@ -3,7 +3,6 @@
 #include <inttypes.h>
 #include <pthread.h>
 #include <semaphore.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -11,6 +10,7 @@
 #include "backoff.h"
 #include "config.h"
 #include "forks.h"
+#include "helper_thread.h"
 #include "log.h"
 
 enum {
@@ -300,20 +300,10 @@ static void stop_looking(void)
     }
 }
 
-/* The program's signals are for its own threads. */
 static void start_thread(void)
 {
-    pthread_t thread;
-    pthread_attr_t attr;
-    sigset_t signals, before;
-    sigfillset(&signals);
     sem_init(&is_kept, 0, 0);
-    pthread_attr_init(&attr);
-    pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
-    pthread_sigmask(SIG_SETMASK, &signals, &before);
-    int err = pthread_create(&thread, &attr, thread_main, NULL);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    pthread_attr_destroy(&attr);
+    int err = llane_helper_thread_start(thread_main, NULL);
     if (err) {
         LLANE_WARN("no thread to watch the ranks: a peer's death will not be noticed: %s",
                    strerror(err));
