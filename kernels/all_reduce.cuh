@@ -8,8 +8,6 @@
 #include "islands.cuh"
 #include "one_shot.cuh"
 #include "ring.cuh"
-#include "shared_one_shot.cuh"
-#include "shared_two_shot.cuh"
 #include "two_shot.cuh"
 
 template <class A, class S>

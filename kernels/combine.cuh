@@ -74,6 +74,12 @@ LLANE_DEVICE uint32_t llane_peer(uint32_t rank, uint32_t s, uint32_t n_ranks)
     return rank + 1 + s < n_ranks ? rank + 1 + s : rank + 1 + s - n_ranks;
 }
 
+/* The s for which llane_peer(rank, s, n_ranks) is peer, another rank. */
+LLANE_DEVICE uint32_t llane_peer_number(uint32_t rank, uint32_t peer, uint32_t n_ranks)
+{
+    return peer > rank ? peer - rank - 1 : peer + n_ranks - rank - 1;
+}
+
 /*
  * Awaits every other rank's packet, at address(r) for rank r, and combines them with `mine`, in rank
  * order. False: stopped by an abort.

@@ -8,16 +8,18 @@
  * LL: two generations, and the stripe is the writer's too.
  *
  * A lane may have pairs of both kinds: with peers whose bit of args.shared is not set, private slots
- * are used as one_shot.cuh and two_shot.cuh do.
+ * are used.
  */
 #ifndef LLANE_KERNELS_SHARED_CUH
 #define LLANE_KERNELS_SHARED_CUH
 
 #include "combine.cuh"
 
+/* HAS_SHARED: whether the kernel knows shared slots at all. */
+template <bool HAS_SHARED>
 LLANE_DEVICE bool llane_is_shared(const struct llane_all_reduce_args &args, uint32_t r)
 {
-    return (args.shared >> r % LLANE_MAX_RANKS & 1) != 0;
+    return HAS_SHARED && (args.shared >> r % LLANE_MAX_RANKS & 1) != 0;
 }
 
 template <class P>

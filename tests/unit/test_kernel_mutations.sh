@@ -22,17 +22,17 @@ NO_STRIPE | reuse:kernels__counter_wraps_over* | packets | s/if \(\(op >> 1\) % 
 CLEAN_OWN | reuse:kernels__stripe_goes_round* | packets | s/ && !is_used\(r, packet\)//
 SPARE_SHORTER | reuse:kernels__stripe_goes_round* | two_shot | s/packet - results < length<S>\(plan, r\)/packet - results < plan.n_shard/
 NO_REARM | reuse:one_shot_sentinel__* reuse:two_shot_sentinel__* | packets | s/llane_store16\(at, ~0ull, ~0ull\);/(void)at;/
-REARM_WHOLE | reuse:one_shot_sentinel__* | one_shot | s/(rearm.*?|)(if \(r != args\.rank)(\)\s*S::P::rearm)/$1$2 \&\& i < args.count \/ (S::W * S::T::LANES)$3/s
-REARM_SUMS_ONLY | reuse:two_shot_sentinel__* | two_shot | s/if \(r != args\.rank && i < length<S>\(plan, r\)\)/if (false)/
+REARM_WHOLE | reuse:one_shot_sentinel__* | one_shot | s/(rearm.*?|)(if \(r != args\.rank && !llane_is_shared<HAS_SHARED>\(args, r\))(\)\s*S::P::rearm)/$1$2 \&\& i < args.count \/ (S::W * S::T::LANES)$3/s
+REARM_SUMS_ONLY | reuse:two_shot_sentinel__* | two_shot | s/if \(i < length<S>\(plan, r\)\)/if (false)/
 EARLY_SUM | reuse:two_shot_ll__* reuse:two_shot_sentinel__* | combine | s/(address\(base \+ g\); \},\s*)others,/$1others & (others - 1),/
 SHARED_TWO_GENERATIONS | shared:shared_one_shot_sentinel__* shared:shared_two_shot_sentinel__* | shared | s/LLANE_SHARED_GENERATIONS - 1u/1u/
 SHARED_NO_REARM | shared:shared_one_shot_sentinel__* shared:shared_two_shot_sentinel__* | shared | s/P::rearm\(slot[^;]*;/(void)slot;/
 SHARED_LAST | shared:shared_one_shot_sentinel__* | shared | s/\.before_last/.last/
 SHARED_REARM_TOO_LATE | shared:shared_one_shot_sentinel__* shared:shared_two_shot_sentinel__* | shared | s/\(args, op \+ 2\)/(args, op + 1)/
-SHARED_SHORT_EXTENT | shared:shared_two_shot_sentinel__* | shared_two_shot | s/plan\.n_ranks \* plan\.n_shard\)/plan.n_packets - plan.n_shard)/
+SHARED_SHORT_EXTENT | shared:shared_two_shot_sentinel__* | two_shot | s/n_ranks \* plan\.n_shard\)/plan.n_packets - plan.n_shard)/
 SHARED_NO_STRIPE | shared:shared__stripe_goes_round* | shared | s/if \(!is_used\(first \+ i\)\)/if (op == 0)/
 SHARED_CLEAN_OWN | shared:shared__stripe_goes_round* shared:shared_one_shot_ll__* | shared | s/if \(!is_used\(first \+ i\)\)/if (op != 0)/
-SHARED_SPARE_ALL | shared:shared__stripe_goes_round* | shared_two_shot | s/return \(r == args\.rank[^;]*;/return true;/
+SHARED_SPARE_ALL | shared:shared__stripe_goes_round* | two_shot | s/return \(r == args\.rank[^;]*;/return true;/
 SHARED_WRAP | shared:shared__counters_wrap__* | packets | s/0xffffffffu \? 4 :/0xffffffffu ? 2 :/
 RING_ONE_PLACE | reuse:ring_ll__* | ring | s/\(step - 1\) \* plan\.n_half \+ i\)/0 * step + i)/
 RING_SHARED_SLOT | reuse:ring_ll__* | ring | s/(uint64_t place\(.*?)n_ranks == 2 \?/$1n_ranks == 99 ?/s
