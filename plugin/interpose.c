@@ -144,43 +144,23 @@ static int write_sites(const struct llane_elf_image *image, int n)
     return 0;
 }
 
-static void redirect_symbols(struct copy *copy)
+/* The hook of that name, -1 if there is none. */
+static int find_hook(const char *name)
 {
-    int n = 0;
-    uint32_t set = (uint32_t)(copy - copies);
     for (int i = 0; i < LLANE_N_HOOKS; i++) {
-        const ElfW(Sym) *symbol = llane_elf_find(&copy->image, llane_hooks[i].name);
-        copy->original[i] = symbol ? copy->image.bias + symbol->st_value : 0;
-        if (symbol) {
-            sites[n++] = (struct site){(uintptr_t *)(uintptr_t)&symbol->st_value,
-                                       (uintptr_t)llane_hooks[i].sets[set] - copy->image.bias, set};
+        if (!strcmp(name, llane_hooks[i].name)) {
+            return i;
         }
     }
-    copy->is_redirected = !write_sites(&copy->image, n);
+    return -1;
 }
 
-/* ---- slots of other objects ---- */
+/* 1 and *value, or 0 if the slot that holds *value and was bound by that name is to stay. */
+typedef int value_for(const void *context, const char *name, uintptr_t *value, uint32_t *copy);
 
-/* What a slot should hold instead of value: 1 and *out, or 0 if it is none of ours. */
-static int find_hook(uintptr_t value, const char *symbol_name, struct site *out)
-{
-    for (uint32_t c = 0; c < n_copies; c++) {
-        if (!copies[c].is_redirected || !llane_elf_contains(&copies[c].image, value)) {
-            continue;
-        }
-        for (int i = 0; i < LLANE_N_HOOKS; i++) {
-            /* The name too: pncclX has the same address, and who asked for it means the original. */
-            if (copies[c].original[i] == value && !strcmp(symbol_name, llane_hooks[i].name)) {
-                out->value = (uintptr_t)llane_hooks[i].sets[c];
-                out->copy = c;
-                return 1;
-            }
-        }
-    }
-    return 0;
-}
-
-static int collect_sites(const struct llane_elf_image *image)
+/* Fills sites with what an object's slots should hold instead; how many, or LLANE_ENOMEM. */
+static int collect_slots(const struct llane_elf_image *image, value_for *choose,
+                         const void *context)
 {
     int n = 0;
     for (int table = 0; table < 2; table++) {
@@ -194,9 +174,8 @@ static int collect_sites(const struct llane_elf_image *image)
             }
             const ElfW(Sym) *symbol = &image->symbols[ELF64_R_SYM(r->r_info)];
             /* Relaxed: only compared, and another thread's resolver may be writing it. */
-            struct site site = {.at = at};
-            if (!find_hook(__atomic_load_n(at, __ATOMIC_RELAXED), image->strings + symbol->st_name,
-                           &site)) {
+            struct site site = {.at = at, .value = __atomic_load_n(at, __ATOMIC_RELAXED)};
+            if (!choose(context, image->strings + symbol->st_name, &site.value, &site.copy)) {
                 continue;
             }
             if (n == MAX_SITES) {
@@ -208,6 +187,73 @@ static int collect_sites(const struct llane_elf_image *image)
     return n;
 }
 
+/* ---- libnccl itself ---- */
+
+/*
+ * What NCCL calls of itself stays with NCCL: its slot leads to the original, whether it was bound
+ * to a hook (llane before it in the lookup scope), not bound yet, or already right.
+ */
+static int original_of(const void *context, const char *name, uintptr_t *value, uint32_t *copy_out)
+{
+    const struct copy *copy = context;
+    int hook = find_hook(name);
+    if (hook < 0 || !copy->original[hook] || *value == copy->original[hook]) {
+        return 0;
+    }
+    *value = copy->original[hook];
+    *copy_out = (uint32_t)(copy - copies);
+    return 1;
+}
+
+/* Again after a while: a thread inside the lazy resolver may have stored a hook meanwhile. */
+static int keep_own_slots(const struct copy *copy)
+{
+    int n = collect_slots(&copy->image, original_of, copy);
+    return n < 0 ? n : n > 0 ? write_sites(&copy->image, n) : 0;
+}
+
+/* Its own slots first: once the symbols are rewritten, one that is not bound yet leads to a hook. */
+static void redirect_symbols(struct copy *copy)
+{
+    uint32_t set = (uint32_t)(copy - copies);
+    const ElfW(Sym) * symbols[LLANE_N_HOOKS];
+    for (int i = 0; i < LLANE_N_HOOKS; i++) {
+        symbols[i] = llane_elf_find(&copy->image, llane_hooks[i].name);
+        copy->original[i] = symbols[i] ? copy->image.bias + symbols[i]->st_value : 0;
+    }
+    if (keep_own_slots(copy)) {
+        return;
+    }
+    int n = 0;
+    for (int i = 0; i < LLANE_N_HOOKS; i++) {
+        if (symbols[i]) {
+            sites[n++] = (struct site){(uintptr_t *)(uintptr_t)&symbols[i]->st_value,
+                                       (uintptr_t)llane_hooks[i].sets[set] - copy->image.bias, set};
+        }
+    }
+    copy->is_redirected = !write_sites(&copy->image, n);
+}
+
+/* ---- slots of other objects ---- */
+
+static int hook_of(const void *context, const char *name, uintptr_t *value, uint32_t *copy_out)
+{
+    (void)context;
+    for (uint32_t c = 0; c < n_copies; c++) {
+        if (!copies[c].is_redirected || !llane_elf_contains(&copies[c].image, *value)) {
+            continue;
+        }
+        /* The name too: pncclX has the same address, and who asked for it means the original. */
+        int hook = find_hook(name);
+        if (hook >= 0 && copies[c].original[hook] == *value) {
+            *value = (uintptr_t)llane_hooks[hook].sets[c];
+            *copy_out = c;
+            return 1;
+        }
+    }
+    return 0;
+}
+
 static int redirect_object(struct dl_phdr_info *info, size_t bytes, void *n_refused_out)
 {
     (void)bytes;
@@ -216,7 +262,7 @@ static int redirect_object(struct dl_phdr_info *info, size_t bytes, void *n_refu
         llane_elf_find(&image, "pncclAllReduce")) {
         return 0;
     }
-    int n = collect_sites(&image);
+    int n = collect_slots(&image, hook_of, NULL);
     if (n < 0) {
         snprintf(refused_path, sizeof refused_path, "%s (too many slots)", image.path);
     }
@@ -409,6 +455,11 @@ void llane_interpose_scan(void)
     uint32_t n_refused_before = n_refused;
     if (n_new || is_recheck) {
         n_refused = 0;
+        for (uint32_t c = 0; c < n_copies; c++) {
+            if (copies[c].is_redirected && keep_own_slots(&copies[c])) {
+                n_refused++;
+            }
+        }
         dl_iterate_phdr(redirect_object, &n_refused);
     }
     say_what_was_left_alone(search.embedded_path, n_refused_before);

@@ -6,8 +6,11 @@
  *   1. the values of the taken ncclX in its in-memory .dynsym: every later dlsym, lazy binding and
  *      dlopen resolves to a hook;
  *   2. the JUMP_SLOT, GLOB_DAT and absolute slots of other objects that already hold its address.
+ * Before that libnccl's own slots of those names are bound to the originals, whatever they lead to:
+ * NCCL calls some of its public functions itself (ncclCommGetAsyncError wherever it asks whether a
+ * communicator is ready), also while llane waits for its answer with a lock held.
  * Left alone: lazy slots nobody has used yet (1 covers them), slots bound to a pncclX (tools that
- * want the original), libnccl's own slots, llane's own, instructions. An object's slots are
+ * want the original), llane's own, instructions. An object's slots are
  * redirected all or none: one that keeps NCCL's GroupEnd beside our AllReduce would never launch.
  *
  * Owns llane_nccl_copies and what was written. Threads: any; a lock orders scans. Blocking: on

@@ -2,27 +2,14 @@
 # Proves that LLANE_AB=alternate sends calls both ways on all ranks alike, with right results however
 # they are issued, and reports what it timed, at the end and on a signal. TAP.
 set -u
-build=${LLANE_BUILD:?run it through make test}
-programs=$build/tests/emu
+# shellcheck source=tests/emu/common.bash
+. "$(dirname "$0")/common.bash"
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 out=$folder/out
-n=0
-export LD_LIBRARY_PATH=$build/emu NCCL_TUNER_PLUGIN=llane NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT
+export NCCL_TUNER_PLUGIN=llane NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT
 export LLANE_WAIT=1 LLANE_AB=alternate
 unset LLANE_STATS LLANE_REPORT_SIGNAL
-
-report() { # report STATUS NAME
-    n=$((n + 1))
-    if [ "$1" = 0 ]; then
-        echo "ok $n - $2"
-    else
-        echo "not ok $n - $2"
-        tail -n 40 "$out" | sed 's/^/# /'
-    fi
-}
-
-run() { "$programs/prog_ranks" "$@" >"$out" 2>&1; }
 
 # ---- turns ----
 run -e "*:LLANE_STATS=$folder/%r.json" 3 "$programs/prog_allreduce" --counts 1,3,1000,70000 --iters 24
@@ -55,11 +42,9 @@ report $? alternate__every_size__both_ways_timed_and_the_same_on_all_ranks
 
 # right NAME N PROG_RANKS_OPTIONS -- CLIENT_OPTIONS: results right, every rank reports.
 right() {
-    local name=$1 ranks=$2 options=()
+    local name=$1 ranks=$2
     shift 2
-    while [ "$1" != -- ]; do options+=("$1") && shift; done
-    shift
-    run "${options[@]}" "$ranks" "$programs/prog_allreduce" "$@"
+    all_reduce "$ranks" "$@"
     local status=$?
     [ $status = 0 ] && [ "$(grep -c 'llane ab: .* in all' "$out")" -ge "$ranks" ]
     report $? "$name"

@@ -2,25 +2,14 @@
 # Proves that kernels which wait end soon after another thread aborts, revokes or shrinks their
 # communicator, that nothing is left of it, and that its memory is used again. TAP.
 set -u
-build=${LLANE_BUILD:?run it through make test}
-programs=$build/tests/emu
+# shellcheck source=tests/emu/common.bash
+. "$(dirname "$0")/common.bash"
 out=$(mktemp)
 trap 'rm -f "$out"' EXIT
-n=0
 
-export LD_LIBRARY_PATH=$build/emu LLANE_WAIT=1 LLANE_STATS=1 NCCL_DEBUG=WARN NCCL_TUNER_PLUGIN=llane
+export LLANE_WAIT=1 LLANE_STATS=1 NCCL_DEBUG=WARN NCCL_TUNER_PLUGIN=llane
 export FAKE_NCCL_SHM_TAG=$$
 rounds=6 most_ms=3000 # on a machine that has other work
-
-report() { # report STATUS NAME
-    n=$((n + 1))
-    if [ "$1" = 0 ]; then
-        echo "ok $n - $2"
-    else
-        echo "not ok $n - $2"
-        tail -n 40 "$out" | sed 's/^/# /'
-    fi
-}
 
 # aborts HOW WHERE
 aborts() {

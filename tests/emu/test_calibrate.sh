@@ -2,35 +2,16 @@
 # Proves that ranks which calibrate in real processes adopt one table, find it again in the cache, and
 # do without a cache where there is none, one that is damaged, or one they may not write. TAP.
 set -u
-build=${LLANE_BUILD:?run it through make test}
-programs=$build/tests/emu
+# shellcheck source=tests/emu/common.bash
+. "$(dirname "$0")/common.bash"
 work=$(mktemp -d)
 out=$work/out
 trap 'rm -rf "$work"' EXIT
-n=0
 
-export LD_LIBRARY_PATH=$build/emu LLANE_STATS=1 LLANE_WAIT=1 NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT
+export LLANE_STATS=1 LLANE_WAIT=1 NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT
 export NCCL_TUNER_PLUGIN=llane XDG_CACHE_HOME=$work/cache HOME=$work
 export LLANE_CALIBRATE_MS=60000 LLANE_PROBE_TIMEOUT_MS=30000 LLANE_WAIT_TIMEOUT_MS=120000
 
-report() { # report STATUS NAME
-    n=$((n + 1))
-    if [ "$1" = 0 ]; then
-        echo "ok $n - $2"
-    else
-        echo "not ok $n - $2"
-        tail -n 40 "$out" | sed 's/^/# /'
-    fi
-}
-
-# run RANKS OPTIONS -- CLIENT_OPTIONS: right sums.
-run() {
-    local ranks=$1 options=()
-    shift
-    while [ "$1" != -- ]; do options+=("$1") && shift; done
-    shift
-    "$programs/prog_ranks" "${options[@]}" "$ranks" "$programs/prog_allreduce" "$@" >"$out" 2>&1
-}
 # tables N: N ranks are active, by one and the same table.
 tables() {
     [ "$(grep -c 'active from all-reduce' "$out")" = "$1" ] &&
@@ -52,61 +33,61 @@ open(path, "w").write(text + "sum %016x\n" % sum)
 PY
 }
 
-run 3 -e '*:LLANE_MAX_BYTES=1K' -- --counts 9,100,300 && tables 3 && [ ! -e "$work/cache" ]
+all_reduce 3 -e '*:LLANE_MAX_BYTES=1K' -- --counts 9,100,300 && tables 3 && [ ! -e "$work/cache" ]
 report $? auto__emulation__not_measured
 
-run 3 -e '*:LLANE_MAX_BYTES=1K' -e '0:LLANE_CALIBRATE=force' -- --counts 9,100,300 --types float32,int32 &&
+all_reduce 3 -e '*:LLANE_MAX_BYTES=1K' -e '0:LLANE_CALIBRATE=force' -- --counts 9,100,300 --types float32,int32 &&
     tables 3 && grep -q 'calibration: 2 of 2 sizes in .* kept for later runs' "$out"
 report $? force__rank_0_alone_asks__all_measure_and_adopt_one_table
 [ -f "$(file)" ] && [ "$(stat -c %a "$(file)")" = 600 ] && grep -q '^= ranks 3$' "$(file)" &&
     [ "$(grep -c '^= gpu ' "$(file)")" = 3 ]
 report $? force__table__in_a_file_of_its_own
 
-edit "$(file)" 'float 1024 nccl' && run 3 -e '*:LLANE_MAX_BYTES=1K' -- --counts 9,100,200 &&
+edit "$(file)" 'float 1024 nccl' && all_reduce 3 -e '*:LLANE_MAX_BYTES=1K' -- --counts 9,100,200 &&
     tables 3 && [ "$(grep -c 'NCCL is faster at this size: ' "$out")" = 3 ] &&
     [ "$(grep -Eo 'NCCL is faster at this size: [0-9]+' "$out" | sort -u | wc -l)" = 1 ]
 report $? auto__entry_of_the_cache_says_NCCL__same_calls_on_all_ranks
 
-run 3 -e '*:LLANE_MAX_BYTES=1K' -e '0:XDG_CACHE_HOME=/nonexistent' -- --counts 200 && tables 3 &&
+all_reduce 3 -e '*:LLANE_MAX_BYTES=1K' -e '0:XDG_CACHE_HOME=/nonexistent' -- --counts 200 && tables 3 &&
     ! grep -q 'NCCL is faster' "$out"
 report $? auto__other_ranks_have_a_table__rank_0s_none_holds
 
-run 3 -e '*:LLANE_MAX_BYTES=1K' -e '0:LLANE_CALIBRATE=off' -- --counts 200 && tables 3 &&
+all_reduce 3 -e '*:LLANE_MAX_BYTES=1K' -e '0:LLANE_CALIBRATE=off' -- --counts 200 && tables 3 &&
     ! grep -q 'NCCL is faster' "$out"
 report $? off__table_in_the_cache__not_read
 
-run 2 -e '*:LLANE_MAX_BYTES=1K' -- --counts 200 && tables 2 && ! grep -q 'NCCL is faster' "$out"
+all_reduce 2 -e '*:LLANE_MAX_BYTES=1K' -- --counts 200 && tables 2 && ! grep -q 'NCCL is faster' "$out"
 report $? auto__other_ranks__other_table
 
 echo garbage >"$(file)"
-run 3 -e '*:LLANE_MAX_BYTES=1K' -- --counts 9,200 && tables 3 && [ "$(grep -c 'is damaged; ignored' "$out")" = 1 ]
+all_reduce 3 -e '*:LLANE_MAX_BYTES=1K' -- --counts 9,200 && tables 3 && [ "$(grep -c 'is damaged; ignored' "$out")" = 1 ]
 report $? auto__damaged_file__said_once_and_ignored
 
-run 2 -e '*:LLANE_MAX_BYTES=256' -e '*:LLANE_CALIBRATE=force' -e '*:XDG_CACHE_HOME=/proc' -- --counts 9 &&
+all_reduce 2 -e '*:LLANE_MAX_BYTES=256' -e '*:LLANE_CALIBRATE=force' -e '*:XDG_CACHE_HOME=/proc' -- --counts 9 &&
     tables 2 && grep -q 'calibration: 1 of 1 sizes in .* not kept' "$out"
 report $? force__cache_cannot_be_written__adopted_all_the_same
 
-run 2 -e '*:LLANE_MAX_BYTES=64K' -e '*:LLANE_CALIBRATE=force' -e '*:LLANE_CALIBRATE_MS=1' -- --counts 9 &&
+all_reduce 2 -e '*:LLANE_MAX_BYTES=64K' -e '*:LLANE_CALIBRATE=force' -e '*:LLANE_CALIBRATE_MS=1' -- --counts 9 &&
     tables 2 && grep -q 'calibration: [0-4] of 5 sizes in .* for want of time' "$out"
 report $? force__no_time__the_rest_by_default
 
-run 1 -e '*:LLANE_MAX_BYTES=256' -e '*:LLANE_CALIBRATE=force' -- --all 3 --comms 2 --batch 2 --counts 9 &&
+all_reduce 1 -e '*:LLANE_MAX_BYTES=256' -e '*:LLANE_CALIBRATE=force' -- --all 3 --comms 2 --batch 2 --counts 9 &&
     tables 6 && [ "$(grep -c 'calibration: 1 of 1 sizes' "$out")" = 1 ]
 report $? force__two_communicators__one_table
 
 for memory in host p2p; do
-    run 3 -e '*:LLANE_MAX_BYTES=1K' -e '*:LLANE_CALIBRATE=force' -e "*:LLANE_MEMORY=$memory" -- \
+    all_reduce 3 -e '*:LLANE_MAX_BYTES=1K' -e '*:LLANE_CALIBRATE=force' -e "*:LLANE_MEMORY=$memory" -- \
         --counts 9,100 --types float32,int8 --ops sum,max && tables 3 && grep -q 'calibration: 2 of 2 sizes' "$out"
     report $? "force__memory_${memory}__right_sums_by_one_table"
 done
 grep -q '^= memory host$' "$work"/cache/llane/tuning-*.txt && grep -q '^= memory peer$' "$work"/cache/llane/tuning-*.txt
 report $? force__kinds_of_memory__each_a_table
 
-run 3 -e '*:LLANE_MAX_BYTES=1K' -e '*:LLANE_CALIBRATE=force' -- --device 0 --counts 9,100 && tables 3 &&
+all_reduce 3 -e '*:LLANE_MAX_BYTES=1K' -e '*:LLANE_CALIBRATE=force' -- --device 0 --counts 9,100 && tables 3 &&
     grep -q '^= memory one-gpu$' "$work"/cache/llane/tuning-*.txt
 report $? force__all_on_one_gpu__right_sums_by_one_table
 
-run 3 -e '*:LLANE_MAX_BYTES=1K' -e '*:LLANE_CALIBRATE=force' -e '1:EMU_FAIL=capture_begin' -- --counts 9,100 &&
+all_reduce 3 -e '*:LLANE_MAX_BYTES=1K' -e '*:LLANE_CALIBRATE=force' -e '1:EMU_FAIL=capture_begin' -- --counts 9,100 &&
     tables 3 && grep -q 'calibration: 2 of 2 sizes' "$out"
 report $? force__one_rank_cannot_capture__measures_without_graphs
 
@@ -137,7 +118,7 @@ LLANE_MAX_BYTES=1K tools/llane calibrate --emulate --ranks 3 --reps 4 --ops 4 >"
     is_as_measured "$(file)" 2>>"$out"
 report $? tool__entries__are_what_it_measured
 edit "$(file)" 'float 1024 nccl' && edit "$(file)" 'integer 1024 nccl'
-run 3 -e '*:LLANE_MAX_BYTES=1K' -- --counts 200 --types float32,int32 && tables 3 &&
+all_reduce 3 -e '*:LLANE_MAX_BYTES=1K' -- --counts 200 --types float32,int32 && tables 3 &&
     [ "$(grep -c '^llane stats: .* rank ./3 .*: lane 0 calls .*NCCL is faster at this size' "$out")" = 3 ]
 report $? tool__table__used_by_a_later_job
 LLANE_MAX_BYTES=1K XDG_CACHE_HOME=/proc tools/llane calibrate --emulate --ranks 2 --reps 1 --ops 2 >"$out" 2>&1
@@ -145,13 +126,13 @@ LLANE_MAX_BYTES=1K XDG_CACHE_HOME=/proc tools/llane calibrate --emulate --ranks 
 report $? tool__nowhere_to_write__fails_and_says_so
 
 # Its peer's kernel waits for it meanwhile.
-run 2 -e '*:LLANE_MAX_BYTES=256' -e '*:LLANE_CALIBRATE=force' -e '*:LLANE_PROBE_TIMEOUT_MS=1500' \
+all_reduce 2 -e '*:LLANE_MAX_BYTES=256' -e '*:LLANE_CALIBRATE=force' -e '*:LLANE_PROBE_TIMEOUT_MS=1500' \
     -e '1:EMU_FAIL=timed_event_create' -- --counts 9,33 --iters 20 --sleep-ms 20 &&
     [ "$(grep -c 'inactive: calibration did not come to its end' "$out")" = 2 ] && ! grep -q ncclRemoteError "$out"
 report $? force__one_rank_cannot__NCCL_carries_on
 
 for end in abort leave; do
-    run 3 -e '*:LLANE_MAX_BYTES=64K' -e '*:LLANE_CALIBRATE=force' -e '*:LLANE_WAIT=0' -- --counts 9 --iters 3 \
+    all_reduce 3 -e '*:LLANE_MAX_BYTES=64K' -e '*:LLANE_CALIBRATE=force' -e '*:LLANE_WAIT=0' -- --counts 9 --iters 3 \
         --end $end
     report $? "force__communicator_ends_meanwhile_by_${end}__clean"
 done

@@ -2,23 +2,13 @@
 # Proves that communicators and graphs that come and go leave nothing behind: descriptors, threads,
 # host memory, staging memory. TAP.
 set -u
-build=${LLANE_BUILD:?run it through make test}
-programs=$build/tests/emu
+# shellcheck source=tests/emu/common.bash
+. "$(dirname "$0")/common.bash"
+explain() { grep -v 'llane stats: .* rank' "$out" | tail -n 20; }
 out=$(mktemp)
 trap 'rm -f "$out"' EXIT
-n=0
 
-export LD_LIBRARY_PATH=$build/emu LLANE_WAIT=1 LLANE_STATS=1 NCCL_DEBUG=WARN NCCL_TUNER_PLUGIN=llane
-
-report() { # report STATUS NAME
-    n=$((n + 1))
-    if [ "$1" = 0 ]; then
-        echo "ok $n - $2"
-    else
-        echo "not ok $n - $2"
-        grep -v 'llane stats: .* rank' "$out" | tail -n 20 | sed 's/^/# /'
-    fi
-}
+export LLANE_WAIT=1 LLANE_STATS=1 NCCL_DEBUG=WARN NCCL_TUNER_PLUGIN=llane
 
 # staging NAME MAX_KIB PROG_RANKS_OPTIONS -- PROG_CHURN_OPTIONS: sums right, never more staging memory.
 staging() {

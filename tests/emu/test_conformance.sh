@@ -2,23 +2,13 @@
 # Proves that a program cannot tell the lane from NCCL: one client runs without and with llane, return
 # codes are those that NCCL is known to give, results are right, and both runs print the same. TAP.
 set -u
-build=${LLANE_BUILD:?run it through make test}
-programs=$build/tests/emu
+# shellcheck source=tests/emu/common.bash
+. "$(dirname "$0")/common.bash"
+explain() { grep -hE 'WRONG|expected|prog_|LLANE|fake nccl' "$out"/[dw]* | head -n 40; }
 out=$(mktemp -d)
 trap 'rm -rf "$out"' EXIT
-n=0
 
-export LD_LIBRARY_PATH=$build/emu LLANE_WAIT=1 LLANE_STATS=1 NCCL_DEBUG=WARN
-
-report() { # report STATUS NAME
-    n=$((n + 1))
-    if [ "$1" = 0 ]; then
-        echo "ok $n - $2"
-    else
-        echo "not ok $n - $2"
-        grep -hE 'WRONG|expected|prog_|LLANE|fake nccl' "$out"/[dw]* | head -n 40 | sed 's/^/# /'
-    fi
-}
+export LLANE_WAIT=1 LLANE_STATS=1 NCCL_DEBUG=WARN
 
 said() { grep -E '^[a-z0-9_-]+: ' "$1" | sort; }
 

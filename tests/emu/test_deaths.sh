@@ -2,24 +2,13 @@
 # Proves that a rank's death reaches the others as ncclRemoteError in time, and that nothing else does:
 # not a slow rank, nor a stopped one, nor one that left when nobody needed it any more. TAP.
 set -u
-build=${LLANE_BUILD:?run it through make test}
-programs=$build/tests/emu
+# shellcheck source=tests/emu/common.bash
+. "$(dirname "$0")/common.bash"
 out=$(mktemp)
 trap 'rm -f "$out"' EXIT
-n=0
 
-export LD_LIBRARY_PATH=$build/emu LLANE_WAIT=1 LLANE_STATS=1 NCCL_DEBUG=WARN NCCL_TUNER_PLUGIN=llane
+export LLANE_WAIT=1 LLANE_STATS=1 NCCL_DEBUG=WARN NCCL_TUNER_PLUGIN=llane
 export FAKE_NCCL_SHM_TAG=$$
-
-report() { # report STATUS NAME
-    n=$((n + 1))
-    if [ "$1" = 0 ]; then
-        echo "ok $n - $2"
-    else
-        echo "not ok $n - $2"
-        tail -n 40 "$out" | sed 's/^/# /'
-    fi
-}
 
 # deaths NAME WHAT STATUS LINES PATTERN [NAME=VALUE...]: every rank saw what it should, the victim ended
 # with STATUS, and so many lines match the pattern.

@@ -2,53 +2,32 @@
 # Proves the whole path without a GPU: door -> redirect -> set-up -> lane -> fallback, with an ordinary
 # NCCL client, one process a rank. TAP.
 set -u
-build=${LLANE_BUILD:?run it through make test}
-emu=$build/emu
-programs=$build/tests/emu
+# shellcheck source=tests/emu/common.bash
+. "$(dirname "$0")/common.bash"
 out=$(mktemp)
 trap 'rm -rf "$out" "$out.d"' EXIT
-n=0
 
-export LD_LIBRARY_PATH=$emu LLANE_STATS=1 LLANE_WAIT=1 NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT
+export LLANE_STATS=1 LLANE_WAIT=1 NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT
 export NCCL_TUNER_PLUGIN=llane
-
-report() { # report STATUS NAME
-    n=$((n + 1))
-    if [ "$1" = 0 ]; then
-        echo "ok $n - $2"
-    else
-        echo "not ok $n - $2"
-        tail -n 40 "$out" | sed 's/^/# /'
-    fi
-}
-
-run() { "$programs/prog_ranks" "$@" >"$out" 2>&1; }
-
-# Ranks whose statistics show calls on the lane.
-carried() { grep -Ec 'llane stats: .*: lane [1-9]' "$out"; }
 
 # lane NAME N PROG_RANKS_OPTIONS -- CLIENT_OPTIONS: right, and every rank used the lane.
 lane() {
-    local name=$1 ranks=$2 options=()
+    local name=$1 ranks=$2
     shift 2
-    while [ "$1" != -- ]; do options+=("$1") && shift; done
-    shift
-    run "${options[@]}" "$ranks" "$programs/prog_allreduce" "$@"
+    all_reduce "$ranks" "$@"
     local status=$?
-    [ $status = 0 ] && [ "$(carried)" -ge "$ranks" ]
+    [ $status = 0 ] && [ "$(n_carried)" -ge "$ranks" ]
     report $? "$name"
 }
 
 # nccl NAME N REASON PROG_RANKS_OPTIONS -- CLIENT_OPTIONS: right, no rank used the lane, and the reason
 # (a pattern) stands in the log.
 nccl() {
-    local name=$1 ranks=$2 reason=$3 options=()
+    local name=$1 ranks=$2 reason=$3
     shift 3
-    while [ "$1" != -- ]; do options+=("$1") && shift; done
-    shift
-    run "${options[@]}" "$ranks" "$programs/prog_allreduce" "$@"
+    all_reduce "$ranks" "$@"
     local status=$?
-    [ $status = 0 ] && [ "$(carried)" = 0 ] && grep -Eq "$reason" "$out"
+    [ $status = 0 ] && [ "$(n_carried)" = 0 ] && grep -Eq "$reason" "$out"
     report $? "$name"
 }
 
@@ -109,25 +88,25 @@ for version in 2.19.3 2.20.5 2.21.5 2.23.4 2.27.7; do
         [ "$(grep -c 'active from all-reduce' "$out")" = 2 ]
     report $? "version_${version}__first_inactive_with_reason_second_active"
     lane "version_${version}__preload__first_communicator_active" 2 -e "*:FAKE_NCCL_VERSION=$version" \
-        -e "*:LD_PRELOAD=$emu/libnccl-tuner-llane.so" -u '*:NCCL_TUNER_PLUGIN' -- --counts 9
+        -e "*:LD_PRELOAD=$build/emu/libnccl-tuner-llane.so" -u '*:NCCL_TUNER_PLUGIN' -- --counts 9
 done
 
 # ---- doors ----
-lane door__tuner_by_path__active 2 -e "*:NCCL_TUNER_PLUGIN=$emu/libnccl-tuner-llane.so" -- --counts 9
+lane door__tuner_by_path__active 2 -e "*:NCCL_TUNER_PLUGIN=$build/emu/libnccl-tuner-llane.so" -- --counts 9
 for door in NET PROFILER; do
     lane "door__${door}__active" 2 -u '*:NCCL_TUNER_PLUGIN' \
-        -e "*:NCCL_${door}_PLUGIN=$emu/libnccl-tuner-llane.so" -- --counts 9 --comms 2 --batch 2
+        -e "*:NCCL_${door}_PLUGIN=$build/emu/libnccl-tuner-llane.so" -- --counts 9 --comms 2 --batch 2
 done
 # Rank 0 loads it before its first communicator is created (ncclGetUniqueId), the others while: only
 # later communicators have an id on all ranks.
 lane door__ENV__second_communicator_active 2 -u '*:NCCL_TUNER_PLUGIN' -e '*:LLANE_WAIT=0' \
-    -e "*:NCCL_ENV_PLUGIN=$emu/libnccl-tuner-llane.so" -- --counts 9 --comms 2 --batch 2 --iters 40 --sleep-ms 5
-run -u '*:NCCL_TUNER_PLUGIN' 2 "$programs/prog_dlopen" "$emu/libnccl-llane.so"
+    -e "*:NCCL_ENV_PLUGIN=$build/emu/libnccl-tuner-llane.so" -- --counts 9 --comms 2 --batch 2 --iters 40 --sleep-ms 5
+run -u '*:NCCL_TUNER_PLUGIN' 2 "$programs/prog_dlopen" "$build/emu/libnccl-llane.so"
 status=$?
-[ $status = 0 ] && [ "$(carried)" = 2 ]
+[ $status = 0 ] && [ "$(n_carried)" = 2 ]
 report $? door__drop_in_by_ctypes_like_program__active
-lane door__several_at_once__active 2 -e "*:NCCL_NET_PLUGIN=$emu/libnccl-tuner-llane.so" \
-    -e "*:LD_PRELOAD=$emu/libnccl-tuner-llane.so" -- --counts 9
+lane door__several_at_once__active 2 -e "*:NCCL_NET_PLUGIN=$build/emu/libnccl-tuner-llane.so" \
+    -e "*:LD_PRELOAD=$build/emu/libnccl-tuner-llane.so" -- --counts 9
 
 # ---- what keeps a communicator with NCCL, on all its ranks ----
 nccl off__LLANE_ENABLE_0__inert 2 "" -e '*:LLANE_ENABLE=0' -- --counts 9
@@ -153,7 +132,7 @@ nccl failure__no_device_memory_on_one_rank__all_inactive 3 "no device memory for
     -e 2:EMU_FAIL=host_alloc -- --counts 9
 # A build of its own: the same object with another build id.
 mkdir "$out.d"
-python3 - "$emu/libnccl-tuner-llane.so" "$out.d/libnccl-tuner-llane.so" <<'END'
+python3 - "$build/emu/libnccl-tuner-llane.so" "$out.d/libnccl-tuner-llane.so" <<'END'
 import sys
 data = open(sys.argv[1], "rb").read()
 at = data.index(b"\x04\0\0\0\x14\0\0\0\x03\0\0\0GNU\0") + 16

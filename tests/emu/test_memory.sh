@@ -3,55 +3,37 @@
 # peer access is missing, half there or lying, the same on all ranks, with the reason in the log; and
 # sums that are right over each. TAP.
 set -u
-build=${LLANE_BUILD:?run it through make test}
-emu=$build/emu
-programs=$build/tests/emu
+# shellcheck source=tests/emu/common.bash
+. "$(dirname "$0")/common.bash"
 work=$(mktemp -d)
 out=$work/out
 trap 'rm -rf "$work"' EXIT
-n=0
 
-export LD_LIBRARY_PATH=$emu LLANE_STATS=1 LLANE_WAIT=1 NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT
+export LLANE_STATS=1 LLANE_WAIT=1 NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT
 export NCCL_TUNER_PLUGIN=llane
 
-report() { # report STATUS NAME
-    n=$((n + 1))
-    if [ "$1" = 0 ]; then
-        echo "ok $n - $2"
-    else
-        echo "not ok $n - $2"
-        tail -n 40 "$out" | sed 's/^/# /'
-    fi
-}
-
-run() { "$programs/prog_ranks" "$@" >"$out" 2>&1; }
-carried() { grep -Ec 'llane stats: .*: lane [1-9]' "$out"; }
 count() { grep -Ec "$1" "$out"; }
 fast=(-e '*:LLANE_PROBE_TIMEOUT_MS=400')
 
 # over NAME N MEMORY PROG_RANKS_OPTIONS -- CLIENT_OPTIONS: right, carried by the lane of every rank, all of
 # which say that it goes over MEMORY.
 over() {
-    local name=$1 ranks=$2 memory=$3 options=()
+    local name=$1 ranks=$2 memory=$3
     shift 3
-    while [ "$1" != -- ]; do options+=("$1") && shift; done
-    shift
-    run "${options[@]}" "$ranks" "$programs/prog_allreduce" "$@"
+    all_reduce "$ranks" "$@"
     local status=$?
-    [ $status = 0 ] && [ "$(carried)" -ge "$ranks" ] &&
+    [ $status = 0 ] && [ "$(n_carried)" -ge "$ranks" ] &&
         [ "$(count "active from all-reduce [0-9]+ over $memory,")" = "${threads:-$ranks}" ]
     report $? "$name"
 }
 
 # inactive NAME N REASON ...: right, carried by NCCL, and each rank says why.
 inactive() {
-    local name=$1 ranks=$2 reason=$3 options=()
+    local name=$1 ranks=$2 reason=$3
     shift 3
-    while [ "$1" != -- ]; do options+=("$1") && shift; done
-    shift
-    run "${options[@]}" "$ranks" "$programs/prog_allreduce" "$@"
+    all_reduce "$ranks" "$@"
     local status=$?
-    [ $status = 0 ] && [ "$(carried)" = 0 ] && [ "$(count "inactive: $reason")" = "$ranks" ]
+    [ $status = 0 ] && [ "$(n_carried)" = 0 ] && [ "$(count "inactive: $reason")" = "$ranks" ]
     report $? "$name"
 }
 
@@ -80,7 +62,7 @@ threads=4 over host__ranks_are_threads__right_sums 1 "host memory" "${host[@]}" 
 over host__graphs_and_eager_mixed__in_order 3 "host memory" "${host[@]}" -- --graph --mix --batch 3 --iters 5
 over host__several_communicators__right_sums 2 "host memory" "${host[@]}" -- --comms 1 --batch 6 --iters 4
 run "${host[@]}" -e '*:EMU_FAIL=ipc_open,ipc_export,peer_enable' 2 "$programs/prog_allreduce" --counts 9 &&
-    [ "$(carried)" = 2 ] && [ "$(count 'EMU_FAIL')" = 0 ]
+    [ "$(n_carried)" = 2 ] && [ "$(count 'EMU_FAIL')" = 0 ]
 report $? host__asked_for__no_peer_memory_is_tried
 over host__asked_for_by_rank_0__holds_for_all 3 "host memory" -e 0:LLANE_MEMORY=host -- --counts 9
 over p2p__asked_for_by_rank_0__holds_for_all 3 "peer memory" -e 0:LLANE_MEMORY=p2p \
@@ -148,7 +130,7 @@ inactive p2p__probe_fails__inactive_on_all 3 "the probe of peer memory failed" \
 mkdir "$work/numa"
 ln -s "$(realpath "$programs/lib_numa.so")" "$work/numa/libnuma.so.1"
 export NUMA_RECORD=$work/record
-numa=(-e "*:LD_LIBRARY_PATH=$work/numa:$emu" -e '*:EMU_NODES=0011')
+numa=(-e "*:LD_LIBRARY_PATH=$work/numa:$build/emu" -e '*:EMU_NODES=0011')
 # placed NODE...: the nodes that parts were placed on, one each, sorted; and each was looked at.
 placed() {
     local nodes

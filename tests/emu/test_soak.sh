@@ -2,21 +2,12 @@
 # Proves that `llane soak` passes a lane that is right, stops at a single wrong word wherever it comes
 # from, says how to run that case again, and does not take NCCL's results for the lane's. TAP.
 set -u
+# shellcheck source=tests/tap.bash
+. "$(dirname "$0")/../tap.bash"
 build=${LLANE_BUILD:?run it through make test}
 out=$(mktemp)
 trap 'rm -f "$out"' EXIT
 export LLANE_BUILD=$build
-n=0
-
-report() { # report STATUS NAME
-    n=$((n + 1))
-    if [ "$1" = 0 ]; then
-        echo "ok $n - $2"
-    else
-        echo "not ok $n - $2"
-        tail -n 30 "$out" | sed 's/^/# /'
-    fi
-}
 
 # soak STATUS OPTION...
 soak() {

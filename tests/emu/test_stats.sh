@@ -2,23 +2,12 @@
 # Proves that LLANE_STATS counts the calls that a program made, by size, route and kernel, as text and
 # as JSON, from a program started by `llane run`. TAP.
 set -u
-build=${LLANE_BUILD:?run it through make test}
-programs=$build/tests/emu
+# shellcheck source=tests/emu/common.bash
+. "$(dirname "$0")/common.bash"
+explain() { tail -n 30 "$folder/out"; }
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
-n=0
-export LD_LIBRARY_PATH=$build/emu
 unset NCCL_TUNER_PLUGIN LD_PRELOAD LLANE_STATS
-
-report() { # report STATUS NAME
-    n=$((n + 1))
-    if [ "$1" = 0 ]; then
-        echo "ok $n - $2"
-    else
-        echo "not ok $n - $2"
-        tail -n 30 "$folder/out" | sed 's/^/# /'
-    fi
-}
 
 # run OPTIONS_OF_LLANE_RUN... -- PROG_RANKS_OPTIONS_AND_COMMAND...
 run() {

@@ -178,10 +178,13 @@ FAKE_API(ncclResult_t, CommGetAsyncError, (ncclComm_t comm, ncclResult_t *result
     return ncclSuccess;
 }
 
-/* NCCL asks only for a ready communicator here: a revoked one still answers. */
-static ncclResult_t ask(const struct ncclComm *comm, int value, int *out)
+/* NCCL asks only for a ready communicator here: a revoked one still answers. It asks by its own public
+ * call (2.28, ncclCommEnsureReady), which binds to whoever has taken that name over. */
+static ncclResult_t ask(ncclComm_t comm, int value, int *out)
 {
-    if (!fake_comm_is_valid(comm) || !out || atomic_load(&comm->state) == ncclInProgress)
+    ncclResult_t state;
+    if (!fake_comm_is_valid(comm) || !out || ncclCommGetAsyncError(comm, &state) != ncclSuccess ||
+        state == ncclInProgress)
         return ncclInvalidArgument;
     *out = value;
     return ncclSuccess;

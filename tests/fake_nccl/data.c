@@ -162,7 +162,7 @@ FAKE_API(ncclResult_t, Bcast,
          (void *buff, size_t count, ncclDataType_t datatype, int root, ncclComm_t comm,
           cudaStream_t stream))
 {
-    return pncclBroadcast(buff, buff, count, datatype, root, comm, stream);
+    return ncclBroadcast(buff, buff, count, datatype, root, comm, stream); /* as NCCL does */
 }
 
 FAKE_API(ncclResult_t, AllReduceConfig,

@@ -1,21 +1,12 @@
 # shellcheck shell=bash
 # Sourced by the tests here: reporting, and make for a package or an installation of its own.
 cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit 1
+. tests/tap.bash
+explain() { cat "$out/said"; }
 build=${LLANE_BUILD:?run it through make test-packages}
 out=$build/tests/packages/$(basename "$0" .sh)
 rm -rf "$out" && mkdir -p "$out" || exit 1
 unset NCCL_TUNER_PLUGIN LD_LIBRARY_PATH LD_PRELOAD MAKEFLAGS MAKELEVEL LLANE_ENABLE LLANE_BUILD
-n=0
-
-report() { # report STATUS NAME
-    n=$((n + 1))
-    if [ "$1" = 0 ]; then
-        echo "ok $n - $2"
-    else
-        echo "not ok $n - $2"
-        sed 's/^/# /' "$out/said"
-    fi
-}
 skip() { # skip NAME WHY
     n=$((n + 1))
     echo "ok $n - $1 # SKIP $2"

@@ -3,21 +3,13 @@
 # computes the interval as the textbook does. TAP.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
+. tests/tap.bash
+explain() { cat "$folder/out" "$folder/err"; }
 : "${LLANE_BUILD:?run it through make test}"
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 unset NCCL_TUNER_PLUGIN LD_PRELOAD LLANE_STATS LLANE_ENABLE LLANE_AB
-n=0
 
-report() { # report STATUS NAME
-    n=$((n + 1))
-    if [ "$1" = 0 ]; then
-        echo "ok $n - $2"
-    else
-        echo "not ok $n - $2"
-        sed 's/^/# /' "$folder/out" "$folder/err"
-    fi
-}
 ab() { tools/llane ab --emulate "$@" >"$folder/out" 2>"$folder/err"; }
 
 # A program whose number is the next of a list, one list without llane and one with it.

@@ -4,22 +4,13 @@
 # options. TAP.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
+. tests/tap.bash
+explain() { cat "$folder/out" "$folder/err"; }
 build=${LLANE_BUILD:?run it through make test}
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 object=$(readlink -f "$build/emu/libnccl-tuner-llane.so")
 unset NCCL_TUNER_PLUGIN LD_PRELOAD LLANE_STATS LLANE_ENABLE
-n=0
-
-report() { # report STATUS NAME
-    n=$((n + 1))
-    if [ "$1" = 0 ]; then
-        echo "ok $n - $2"
-    else
-        echo "not ok $n - $2"
-        sed 's/^/# /' "$folder/out" "$folder/err"
-    fi
-}
 
 llane() { tools/llane "$@" >"$folder/out" 2>"$folder/err"; }
 said() { grep -qF -- "$1" "$folder/err"; }

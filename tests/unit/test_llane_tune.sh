@@ -3,21 +3,12 @@
 # whose times are known; and that llane reads such a table from a run on the emulation. TAP.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
+. tests/tap.bash
+explain() { cat "$folder/out" "$folder/err"; }
 build=${LLANE_BUILD:?run it through make test}
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 unset NCCL_TUNER_PLUGIN LD_PRELOAD LLANE_STATS LLANE_ENABLE LLANE_NCCL_TUNING
-n=0
-
-report() { # report STATUS NAME
-    n=$((n + 1))
-    if [ "$1" = 0 ]; then
-        echo "ok $n - $2"
-    else
-        echo "not ok $n - $2"
-        sed 's/^/# /' "$folder/out" "$folder/err"
-    fi
-}
 
 # A bench that takes 10 us without a table. With one: ring ll halves the small sizes, tree simple with 8
 # channels the large ones; tree ll wins by 3 %; ring simple wins the first time only; tree ll128 wins

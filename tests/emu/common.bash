@@ -1,0 +1,22 @@
+# shellcheck shell=bash
+# Sourced by the tests here that run ranks: where programs are, TAP, and the client's runs, whose output
+# goes to the file $out.
+# shellcheck source=tests/tap.bash
+. "$(dirname "${BASH_SOURCE[0]}")/../tap.bash"
+build=${LLANE_BUILD:?run it through make test}
+programs=$build/tests/emu
+export LD_LIBRARY_PATH=$build/emu
+
+run() { "$programs/prog_ranks" "$@" >"$out" 2>&1; }
+
+# all_reduce RANKS PROG_RANKS_OPTIONS -- CLIENT_OPTIONS
+all_reduce() {
+    local ranks=$1 options=()
+    shift
+    while [ "$1" != -- ]; do options+=("$1") && shift; done
+    shift
+    run "${options[@]}" "$ranks" "$programs/prog_allreduce" "$@"
+}
+
+# Ranks whose statistics show calls on the lane.
+n_carried() { grep -Ec 'llane stats: .*: lane [1-9]' "$out"; }
