@@ -81,6 +81,7 @@ int llane_gpu_stream_synchronize(struct CUstream_st *stream);
  * Never the same for two streams of the process. A handle is no such name: the driver gives a destroyed
  * stream's to a new one while work of the old is still under way, and cudaStreamPerThread is each
  * thread's own stream. 0: the driver cannot tell.
+ * Not of a stream that captures: the driver ends the capture for it.
  */
 uint64_t llane_gpu_stream_id(struct CUstream_st *stream);
 /* done_out: 1 when all work so far has ended. */
@@ -100,6 +101,11 @@ int llane_gpu_stream_wait_event(struct CUstream_st *stream, struct CUevent_st *e
 int llane_gpu_capture_mode_relax(void);
 /* id_out: 0 when the stream is not capturing, else the capture's id (unique in the process). */
 int llane_gpu_capture_id(struct CUstream_st *stream, uint64_t *id_out);
+/* In a capture: the one node that what the stream captures next will hang on; NULL: none, or several. */
+int llane_gpu_capture_node(struct CUstream_st *stream, void **node_out);
+/* In a capture: 1 if what the stream captures next comes after that node anyway. 0 also if that would
+ * take a search of more than a few hundred nodes. */
+int llane_gpu_capture_is_behind(struct CUstream_st *stream, const void *node, int *is_behind_out);
 /* In a capture: a node that, at every replay, waits for the event's last record made outside. */
 int llane_gpu_capture_wait_external(struct CUstream_st *stream, struct CUevent_st *event);
 /*

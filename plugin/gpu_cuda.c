@@ -400,6 +400,13 @@ static cudaError_t remove_dependency(cudaGraph_t graph, cudaGraphNode_t from, cu
 #endif
 }
 
+static int has_node(const cudaGraphNode_t *list, size_t n, cudaGraphNode_t node)
+{
+    while (n && list[n - 1] != node)
+        n--;
+    return n != 0;
+}
+
 /* As capture_look, and the stream must be capturing. */
 static int capture_require(cudaStream_t stream, struct capture *out)
 {
@@ -434,6 +441,78 @@ int llane_gpu_capture_id(struct CUstream_st *stream, uint64_t *id_out)
     return 0;
 }
 
+/* The one node that the stream's next one will depend on, NULL if there is none or are several. */
+static cudaError_t capture_only_node(cudaStream_t stream, cudaGraphNode_t *out)
+{
+    struct capture capture;
+    cudaError_t error = capture_look(stream, &capture);
+
+    *out = error == cudaSuccess && capture.status == cudaStreamCaptureStatusActive &&
+                   capture.n_last == 1
+               ? capture.last[0]
+               : NULL;
+    return error;
+}
+
+int llane_gpu_capture_node(struct CUstream_st *stream, void **node_out)
+{
+    cudaGraphNode_t node;
+    cudaError_t error = capture_only_node(stream, &node);
+
+    *node_out = node;
+    return done("cudaStreamGetCaptureInfo", error);
+}
+
+enum { MAX_SEARCHED = 256 };
+
+/* Nodes to look at, each once. */
+struct search {
+    cudaGraphNode_t nodes[MAX_SEARCHED];
+    size_t n;
+};
+
+/* 0 if they are too many. */
+static int search_add(struct search *search, const cudaGraphNode_t *nodes, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        if (has_node(search->nodes, search->n, nodes[i]))
+            continue;
+        if (search->n == MAX_SEARCHED)
+            return 0;
+        search->nodes[search->n++] = nodes[i];
+    }
+    return 1;
+}
+
+int llane_gpu_capture_is_behind(struct CUstream_st *stream, const void *node, int *is_behind_out)
+{
+    struct capture capture;
+    struct search search;
+    cudaGraphNode_t before[MAX_SEARCHED];
+    int rc = capture_require(stream, &capture);
+
+    *is_behind_out = 0;
+    search.n = 0;
+    if (rc || !search_add(&search, capture.last, capture.n_last))
+        return rc;
+    for (size_t i = 0; i < search.n; i++) {
+        size_t n = MAX_SEARCHED;
+        cudaError_t error;
+
+        if (search.nodes[i] == node) {
+            *is_behind_out = 1;
+            return 0;
+        }
+        error = node_dependencies(search.nodes[i], before, &n);
+        if (error != cudaSuccess)
+            return failed("cudaGraphNodeGetDependencies", error);
+        /* As many as there is room for: perhaps not all. */
+        if (n == MAX_SEARCHED || !search_add(&search, before, n))
+            return 0;
+    }
+    return 0;
+}
+
 int llane_gpu_capture_wait_external(struct CUstream_st *stream, struct CUevent_st *event)
 {
     return done("cudaStreamWaitEvent(external)",
@@ -460,13 +539,6 @@ int llane_gpu_capture_record_external(struct CUstream_st *stream, struct CUevent
         return failed("cudaGraphAddEventRecordNode", error);
     *node_out = node;
     return 0;
-}
-
-static int has_node(const cudaGraphNode_t *list, size_t n, cudaGraphNode_t node)
-{
-    while (n && list[n - 1] != node)
-        n--;
-    return n != 0;
 }
 
 /* Moves the node's edges to what the stream stands at. Those it had came before that: only a longer
@@ -551,19 +623,6 @@ int llane_gpu_graph_destroy(struct CUgraphExec_st *exec)
 }
 
 /* ---- kernels ---- */
-
-/* The one node that the stream's next one will depend on, NULL if there is none or are several. */
-static cudaError_t capture_only_node(cudaStream_t stream, cudaGraphNode_t *out)
-{
-    struct capture capture;
-    cudaError_t error = capture_look(stream, &capture);
-
-    *out = error == cudaSuccess && capture.status == cudaStreamCaptureStatusActive &&
-                   capture.n_last == 1
-               ? capture.last[0]
-               : NULL;
-    return error;
-}
 
 /* Kernels wait for their predecessor from 9.0 on (device.cuh). What counts is what the code that runs
  * was compiled for: a newer GPU may run PTX of an older one, in which there is no wait. */

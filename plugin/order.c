@@ -108,6 +108,13 @@ static struct llane_order_capture *find_capture(struct llane_order *order, uint6
     return c < order->captures + LLANE_ORDER_CAPTURES ? c : NULL;
 }
 
+/* What the stream has captured so far becomes what the capture's next operation comes after. */
+static int enter_in_capture(struct llane_order_capture *c, struct CUstream_st *stream)
+{
+    int err = llane_gpu_event_record(c->last_op, stream);
+    return err ? err : llane_gpu_capture_node(stream, &c->node);
+}
+
 /* The first operation of a capture: its entry, and what it hangs on. */
 static int begin_capture(struct llane_order *order, struct CUstream_st *stream, uint64_t id)
 {
@@ -120,14 +127,13 @@ static int begin_capture(struct llane_order *order, struct CUstream_st *stream, 
     if (!err) {
         /* A group asks for another stream's place before its first operation is done, and NCCL may
          * refuse that one: what comes next waits for what this one waits for. */
-        err = llane_gpu_event_record(c->last_op, stream);
+        err = enter_in_capture(c, stream);
     }
     if (err) {
         return err;
     }
     order->n_captures++;
     c->id = id;
-    c->stream = order->current_stream;
     c->record_node = NULL;
     c->last_launch = NULL;
     order->was_captured = 1;
@@ -137,19 +143,20 @@ static int begin_capture(struct llane_order *order, struct CUstream_st *stream, 
     return 0;
 }
 
-/* Is that the stream of the operation under way? 0 is a stream that the driver cannot tell. */
-static int is_current(const struct llane_order *order, uint64_t stream)
-{
-    return stream && stream == order->current_stream;
-}
-
+/*
+ * No wait where the stream comes after the last operation anyway: edges that say it twice would cost
+ * every replay. The handles of streams say nothing here: one that a capture has taken in may be
+ * destroyed before its end, and its handle given to another.
+ */
 static int before_in_capture(struct llane_order *order, struct CUstream_st *stream)
 {
     const struct llane_order_capture *c = find_capture(order, order->current_capture);
     if (!c) {
         return begin_capture(order, stream, order->current_capture);
     }
-    return is_current(order, c->stream) ? 0 : llane_gpu_stream_wait_event(stream, c->last_op);
+    int is_behind = 0;
+    int err = c->node ? llane_gpu_capture_is_behind(stream, c->node, &is_behind) : 0;
+    return err || is_behind ? err : llane_gpu_stream_wait_event(stream, c->last_op);
 }
 
 int llane_order_has_begun(const struct llane_order *order)
@@ -159,8 +166,15 @@ int llane_order_has_begun(const struct llane_order *order)
 
 static int look(struct llane_order *order, struct CUstream_st *stream)
 {
-    order->current_stream = llane_gpu_stream_id(stream);
-    return llane_gpu_capture_id(stream, &order->current_capture);
+    int err = llane_gpu_capture_id(stream, &order->current_capture);
+    order->current_stream = err || order->current_capture ? 0 : llane_gpu_stream_id(stream);
+    return err;
+}
+
+/* The last eager operation was on the stream of this one. 0 is a stream that the driver cannot tell. */
+static int is_on_last_stream(const struct llane_order *order)
+{
+    return order->last_stream && order->last_stream == order->current_stream;
 }
 
 int llane_order_before(struct llane_order *order, struct CUstream_st *stream)
@@ -173,7 +187,7 @@ int llane_order_before(struct llane_order *order, struct CUstream_st *stream)
         return before_in_capture(order, stream);
     }
     if ((order->was_captured && order->is_graph_ordered) ||
-        (order->has_last && !is_current(order, order->last_stream))) {
+        (order->has_last && !is_on_last_stream(order))) {
         return llane_gpu_stream_wait_event(stream, order->events->last_op);
     }
     return 0;
@@ -189,13 +203,9 @@ void **llane_order_chain(struct llane_order *order)
 static int after_in_capture(struct llane_order *order, struct CUstream_st *stream)
 {
     struct llane_order_capture *c = find_capture(order, order->current_capture);
-    int err = c ? llane_gpu_event_record(c->last_op, stream) : 0;
-    if (err || !c) {
+    int err = c ? enter_in_capture(c, stream) : 0;
+    if (err || !c || !order->is_graph_ordered) {
         return err;
-    }
-    c->stream = order->current_stream;
-    if (!order->is_graph_ordered) {
-        return 0;
     }
     return c->record_node
                ? llane_gpu_capture_record_extend(stream, c->record_node)

@@ -41,7 +41,7 @@ struct llane_order_events {
 struct llane_order_capture {
     uint64_t id;                /* 0: never used */
     struct CUevent_st *last_op; /* the capture's last operation, or what its first waits for */
-    uint64_t stream;            /* where that was: an id, see llane_gpu_stream_id */
+    void *node;                 /* as what last_op was captured; NULL: as several, or none */
     void *record_node;
     void *last_launch; /* the lane's: llane_order_chain */
 };
@@ -49,11 +49,11 @@ struct llane_order_capture {
 struct llane_order {
     struct llane_order_events *events;
     int is_graph_ordered;
-    uint64_t last_stream;     /* an id, as above */
+    uint64_t last_stream;     /* see llane_gpu_stream_id */
     int has_last;             /* last_op was recorded eagerly on last_stream */
     int was_captured;         /* a replay may record last_op on any stream: always wait */
     uint64_t current_capture; /* of the operation between before() and after(); 0: eager */
-    uint64_t current_stream;  /* likewise */
+    uint64_t current_stream;  /* likewise, eager alone */
     struct llane_order_capture captures[LLANE_ORDER_CAPTURES];
     uint32_t n_captures; /* begun so far; the oldest entry makes room */
 };

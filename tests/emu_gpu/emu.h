@@ -26,6 +26,8 @@ int llane_emu_host_call(struct CUstream_st *stream, void (*fn)(void *arg), void 
 /* Nodes that a CUDA graph would have: work, external waits and records; not what orders streams. */
 struct CUgraphExec_st;
 size_t llane_emu_graph_nodes(const struct CUgraphExec_st *exec);
+/* And how often one of its streams waits for an event of the capture: an edge more each. */
+size_t llane_emu_graph_waits(const struct CUgraphExec_st *exec);
 
 /* How often this process called llane_gpu_free(): tests assert that a live path never did. */
 uint64_t llane_emu_free_calls(void);

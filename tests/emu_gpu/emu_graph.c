@@ -206,6 +206,59 @@ int emu_capture_join(struct CUstream_st *stream, uint64_t id, size_t node)
     return rc;
 }
 
+/* With the lock held; NULL and an error if the stream does not capture. */
+static struct emu_capture *capture_of(struct CUstream_st *handle)
+{
+    struct CUstream_st *stream = emu_stream_resolve(handle);
+    struct emu_capture *capture = stream ? stream->capture : NULL;
+    if (!capture || capture->invalid) {
+        emu_error("the stream is not capturing, or no longer can");
+        return NULL;
+    }
+    return capture;
+}
+
+/* Nodes have names by their number, so that a name is never NULL. */
+static void *name_of(size_t node)
+{
+    return node == no_node ? NULL : (void *)(uintptr_t)(node + 1);
+}
+
+int llane_gpu_capture_node(struct CUstream_st *handle, void **node_out)
+{
+    *node_out = NULL;
+    pthread_mutex_lock(&lock);
+    const struct emu_capture *capture = capture_of(handle);
+    if (capture)
+        *node_out = name_of(capture->last[emu_stream_resolve(handle)->branch]);
+    pthread_mutex_unlock(&lock);
+    return capture ? 0 : LLANE_EGPU;
+}
+
+/* From is to, or comes after it: nodes name only earlier ones. */
+static bool is_behind(const struct emu_capture *capture, size_t from, size_t to)
+{
+    while (from != no_node && from > to) {
+        const struct node *node = &capture->nodes[from];
+        if (node->op->kind == EMU_OP_WAIT_NODE && is_behind(capture, node->op->u.node, to))
+            return true;
+        from = node->previous;
+    }
+    return from == to;
+}
+
+int llane_gpu_capture_is_behind(struct CUstream_st *handle, const void *node, int *is_behind_out)
+{
+    *is_behind_out = 0;
+    pthread_mutex_lock(&lock);
+    const struct emu_capture *capture = capture_of(handle);
+    if (capture)
+        *is_behind_out = is_behind(capture, capture->last[emu_stream_resolve(handle)->branch],
+                                   (uintptr_t)node - 1);
+    pthread_mutex_unlock(&lock);
+    return capture ? 0 : LLANE_EGPU;
+}
+
 static int append_event(struct CUstream_st *handle, struct CUevent_st *event, enum emu_op_kind kind,
                         const char *call, void **node_out)
 {
@@ -495,14 +548,22 @@ int llane_gpu_graph_launch(struct CUgraphExec_st *exec, struct CUstream_st *hand
     return rc;
 }
 
-size_t llane_emu_graph_nodes(const struct CUgraphExec_st *exec)
+static size_t count_nodes(const struct CUgraphExec_st *exec, enum emu_op_kind kind)
 {
     size_t n = 0;
-    for (size_t i = 0; i < exec->n_nodes; i++) {
-        enum emu_op_kind kind = exec->nodes[i].op->kind;
-        n += kind != EMU_OP_START && kind != EMU_OP_WAIT_NODE;
-    }
+    for (size_t i = 0; i < exec->n_nodes; i++)
+        n += exec->nodes[i].op->kind == kind;
     return n;
+}
+
+size_t llane_emu_graph_waits(const struct CUgraphExec_st *exec)
+{
+    return count_nodes(exec, EMU_OP_WAIT_NODE);
+}
+
+size_t llane_emu_graph_nodes(const struct CUgraphExec_st *exec)
+{
+    return exec->n_nodes - count_nodes(exec, EMU_OP_START) - count_nodes(exec, EMU_OP_WAIT_NODE);
 }
 
 int llane_gpu_graph_destroy(struct CUgraphExec_st *exec)

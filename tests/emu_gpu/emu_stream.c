@@ -338,9 +338,14 @@ int llane_gpu_stream_destroy(struct CUstream_st *handle)
     return 0;
 }
 
+/* As CUDA 13.0 does it, a stream that is asked while it captures loses its capture. */
 uint64_t llane_gpu_stream_id(struct CUstream_st *handle)
 {
-    const struct CUstream_st *stream = emu_stream_resolve(handle);
+    struct CUstream_st *stream = emu_stream_resolve(handle);
+    if (stream && emu_stream_is_capturing(stream)) {
+        emu_capture_invalidate(stream);
+        return 0;
+    }
     return stream ? stream->number + 1ull : 0;
 }
 

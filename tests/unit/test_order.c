@@ -16,14 +16,14 @@
 #include "emu.h"
 #include "order.h"
 
-enum { MAX = 64, N_STREAMS = 3 };
+enum { MAX = 64, N_STREAMS = 3, N_JOINS = 3 };
 
 #define CUDA_STREAM_PER_THREAD ((struct CUstream_st *)(uintptr_t)2) /* as the runtime spells it */
 
 static struct {
     struct llane_order order;
     struct CUstream_st *streams[N_STREAMS];
-    struct CUevent_st *fork;
+    struct CUevent_st *fork, *joins[N_JOINS];
     _Atomic int n_running, n_overlaps, n_ended, n_done;
     int done[MAX]; /* numbers of operations in the order they ran */
     struct llane_order_events *events;
@@ -160,6 +160,54 @@ static void graph__order_off__no_nodes_more_and_inner_order_kept(void **state)
     assert_int_equal(llane_gpu_graph_destroy(graph), 0);
 }
 
+/* As a model has it, with kernels of its own between the all-reduces of one stream. */
+static void capture__one_stream__no_edges_more(void **state)
+{
+    (void)state;
+    begin(1);
+    struct CUgraphExec_st *graph = NULL;
+    assert_int_equal(llane_gpu_capture_begin(g.streams[0]), 0);
+    for (int i = 0; i < 6; i++) {
+        assert_int_equal(llane_emu_host_call(g.streams[0], work, &numbers[20 + i]), 0);
+        issue(i, g.streams[0]);
+    }
+    assert_int_equal(llane_gpu_capture_end(g.streams[0], &graph), 0);
+    assert_int_equal(llane_emu_graph_waits(graph), 0);
+    assert_int_equal(llane_gpu_graph_destroy(graph), 0);
+}
+
+/* A branch of the capture under way, on this thread's default stream: it begins where g.fork was. */
+static void *issue_on_own_branch(void *number)
+{
+    assert_int_equal(llane_gpu_stream_wait_event(CUDA_STREAM_PER_THREAD, g.fork), 0);
+    issue(*(int *)number, CUDA_STREAM_PER_THREAD);
+    assert_int_equal(llane_gpu_event_record(g.joins[*(int *)number], CUDA_STREAM_PER_THREAD), 0);
+    return NULL;
+}
+
+/* One handle for streams that branch off before the first operation, which takes longest. */
+static void capture__threads_on_their_own_default_stream__issue_order(void **state)
+{
+    (void)state;
+    begin(1);
+    struct CUgraphExec_st *graph = NULL;
+    pthread_t thread;
+    assert_int_equal(llane_gpu_capture_begin(g.streams[0]), 0);
+    assert_int_equal(llane_gpu_event_record(g.fork, g.streams[0]), 0);
+    for (int i = 0; i < N_JOINS; i++) {
+        assert_int_equal(llane_gpu_event_create(0, &g.joins[i]), 0);
+        assert_int_equal(pthread_create(&thread, NULL, issue_on_own_branch, &numbers[i]), 0);
+        assert_int_equal(pthread_join(thread, NULL), 0);
+    }
+    for (int i = 0; i < N_JOINS; i++) {
+        assert_int_equal(llane_gpu_stream_wait_event(g.streams[0], g.joins[i]), 0);
+    }
+    assert_int_equal(llane_gpu_capture_end(g.streams[0], &graph), 0);
+    assert_int_equal(llane_gpu_graph_launch(graph, g.streams[0]), 0);
+    assert_ran(numbers, N_JOINS);
+    assert_int_equal(llane_gpu_graph_destroy(graph), 0);
+}
+
 /* A group: NCCL launches its operations on both streams at once, and joins the streams itself. */
 static void capture__two_streams_before_either_is_done__one_graph(void **state)
 {
@@ -273,6 +321,8 @@ int main(void)
         cmocka_unit_test(eager__threads_on_their_own_default_stream__issue_order),
         cmocka_unit_test(graph__many_operations__two_nodes_more),
         cmocka_unit_test(graph__order_off__no_nodes_more_and_inner_order_kept),
+        cmocka_unit_test(capture__one_stream__no_edges_more),
+        cmocka_unit_test(capture__threads_on_their_own_default_stream__issue_order),
         cmocka_unit_test(capture__two_streams_before_either_is_done__one_graph),
         cmocka_unit_test(graphs_and_eager__many_streams__launch_order),
         cmocka_unit_test(captures__under_way_at_once__each_in_order),
