@@ -164,7 +164,8 @@ int bench_env_prepare(const struct bench_options *options, struct bench_surround
     return 0;
 }
 
-/* In the rank's own process, before it becomes the rank. What the user set stays; --env is last. */
+/* In the rank's own process, before it becomes the rank. What the user set stays, but for
+ * rank_log.h; --env is last. */
 void bench_env_of_rank(const struct bench_options *options, const struct bench_surroundings *around,
                        int rank)
 {

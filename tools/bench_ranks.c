@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "bench.h"
+#include "rank_log.h"
 
 enum { LOOK_MS = 100, LAST_LINES = 12, LONGEST_LINE = 4096 };
 
@@ -170,13 +171,12 @@ static _Noreturn void become_rank(char **argv, const struct bench_options *optio
     snprintf(text, sizeof text, "%d %d %d %d", rank, phase.is_logged, phase.does_check,
              phase.does_time);
     setenv("BENCH_RANK", text, 1);
-    setenv("NCCL_DEBUG", rank == 0 ? "INFO" : "WARN", 1);
-    setenv("NCCL_DEBUG_SUBSYS", phase.is_logged ? "INIT,COLL" : "INIT", 1);
-    unsetenv("NCCL_DEBUG_FILE");
-    if (rank == 0 && !phase.is_logged) {
-        setenv("LLANE_STATS", "1", 1);
-    }
     bench_env_of_rank(options, around, rank);
+    if (rank == 0) {
+        rank_log_is_read(phase.is_logged ? "INIT,COLL" : "INIT", !phase.is_logged);
+    } else {
+        rank_log_is_quiet();
+    }
     dup2(log_fd, STDOUT_FILENO);
     dup2(log_fd, STDERR_FILENO);
     execv("/proc/self/exe", argv);

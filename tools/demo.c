@@ -19,6 +19,7 @@
 
 #include "gpu.h"
 #include "nccl_abi.h"
+#include "rank_log.h"
 
 ncclResult_t ncclGetVersion(int *version);
 ncclResult_t ncclGetUniqueId(ncclUniqueId *id);
@@ -199,9 +200,10 @@ static pid_t start_rank(char **argv, int rank, int log_fd)
     snprintf(text, sizeof text, "%d", rank);
     setenv("DEMO_RANK", text, 1);
     setenv("NCCL_HOSTID", text, 0); /* NCCL < 2.30 refuses two ranks on one GPU of one host */
-    setenv("NCCL_DEBUG", rank == 0 ? "INFO" : "WARN", 1);
-    setenv("NCCL_DEBUG_SUBSYS", "INIT,COLL", 1);
-    if (rank == 0) {
+    if (rank) {
+        rank_log_is_quiet();
+    } else {
+        rank_log_is_read("INIT,COLL", 0);
         dup2(log_fd, STDOUT_FILENO);
     }
     execv("/proc/self/exe", argv);

@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "gpu.h"
+#include "rank_log.h"
 #include "soak.h"
 
 static const char help_text[] =
@@ -162,10 +163,7 @@ static _Noreturn void become_rank(char **argv, const struct soak_options *o, int
     setenv("LLANE_MAX_BYTES", text, 0);
     setenv("LLANE_WAIT", "1", 0);
     if (rank == 0) {
-        setenv("LLANE_STATS", "1", 1);
-        setenv("NCCL_DEBUG", "INFO", 1);
-        setenv("NCCL_DEBUG_SUBSYS", "INIT", 1);
-        unsetenv("NCCL_DEBUG_FILE");
+        rank_log_is_read("INIT", 1);
         dup2(log_fd, STDOUT_FILENO);
         dup2(log_fd, STDERR_FILENO);
     }

@@ -43,6 +43,23 @@ awk '$2 ~ /^(spin|sleep)$/ && NF == 9 {
 report "breakdown inside the kernels, spinning and sleeping" $?
 bench --gpus 1 --sizes 64 --env LLANE_ENABLE=0 && [ "$(rows 0)" -eq 1 ] && [ "$(rows '0  lane')" -eq 0 ]
 report "several ranks on one GPU; --env reaches the ranks; no llane is said" $?
+# The bench reads what rank 0 logs, wherever and whatever the user has it log.
+bad=0
+export NCCL_DEBUG=VERSION NCCL_DEBUG_SUBSYS=NET NCCL_DEBUG_FILE="$out/log" LLANE_STATS="$out/stats"
+for setting in NCCL_DEBUG=WARN NCCL_DEBUG_SUBSYS=NET "NCCL_DEBUG_FILE=$out/log" LLANE_STATS=0; do
+    if ! bench --sizes 64 --env "$setting" || [ "$(rows '0  lane')" -ne 1 ] ||
+        ! grep -q '^lane: active from ' "$out/stdout" || grep -q 'not loaded' "$out/stdout"; then
+        bad=1
+        echo "# with --env $setting"
+    fi
+done
+bench --overhead --env LLANE_STATS=0 && grep -q 'added' "$out/stdout" && [ ! -s "$out/stderr" ] || bad=1
+report "what NCCL is to log, and LLANE_STATS: no matter" $bad
+timeout -k 5 100 tools/llane demo --emulate 2 >"$out/stdout" 2>"$out/stderr" &&
+    grep -q '; rank 0 of 2: active from ' "$out/stdout" && grep -q ' ok  *lane: ' "$out/stdout"
+report "demo: the same" $?
+unset NCCL_DEBUG NCCL_DEBUG_SUBSYS NCCL_DEBUG_FILE LLANE_STATS
+
 # Host memory: packets are stored once for both readers; 8 B is one LL packet, 3000 B of float32 188
 # sentinel packets, two-shot in shards of 63.
 bench --ranks 3 --memory host --sizes 8:3000:375 --env LLANE_ALGO=one-shot &&

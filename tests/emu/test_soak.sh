@@ -6,7 +6,7 @@ set -u
 . "$(dirname "$0")/../tap.bash"
 build=${LLANE_BUILD:?run it through make test}
 out=$(mktemp)
-trap 'rm -f "$out"' EXIT
+trap 'rm -f "$out" "$out.log"' EXIT
 export LLANE_BUILD=$build
 
 # soak STATUS OPTION...
@@ -34,6 +34,9 @@ again=$(sed -n 's/.*again: llane soak --emulate //p' "$out")
 # shellcheck disable=SC2086
 [ "$again" = '--ranks 3 --max-bytes 16384 --seed 77 --from 1 --cases 1' ] && soak 0 $again
 report $? soak__one_wrong_word__command_runs_that_case_alone
+NCCL_DEBUG=WARN NCCL_DEBUG_SUBSYS=NET NCCL_DEBUG_FILE="$out.log" LLANE_STATS=0 \
+    soak 0 --ranks 2 --cases 9 --seed 3 && grep -q 'active from ' "$out" && grep -Eq 'rank 0: lane [1-9]' "$out"
+report $? soak__nccl_is_to_log_otherwise__no_matter
 for memory in p2p host; do # cases.md 4: the probe passes, later packets are damaged
     to=0
     [ $memory = p2p ] || to=host
