@@ -8,6 +8,12 @@
  * returns this thread's last failure in words. No function leaves a sticky "last error" behind that
  * the user's own error checks could trip over.
  *
+ * Captures: CUDA refuses some calls while the calling thread captures, or any thread does in global
+ * mode, and ends the capture for them: those that allocate, free, pin, import or synchronise, and
+ * llane_gpu_graph_instantiate. In the plugin they are for helper threads, which relax their capture
+ * mode first (llane_gpu_capture_mode_relax). A stream that captures may not be asked for its id, nor
+ * queried, by anyone.
+ *
  * Streams are the caller's cudaStream_t; NULL is the current device's legacy stream.
  */
 #ifndef LLANE_GPU_H
@@ -84,7 +90,10 @@ int llane_gpu_stream_synchronize(struct CUstream_st *stream);
  * Not of a stream that captures: the driver ends the capture for it.
  */
 uint64_t llane_gpu_stream_id(struct CUstream_st *stream);
-/* done_out: 1 when all work so far has ended. */
+/*
+ * done_out: 1 when all work so far has ended. The queries disturb no capture, whichever thread's and
+ * begun in whichever mode. The current device's context is made if there is none, as CUDA does.
+ */
 int llane_gpu_stream_query(struct CUstream_st *stream, int *done_out);
 /* timed: 1 if llane_gpu_event_elapsed_us() will be asked. */
 int llane_gpu_event_create(int timed, struct CUevent_st **out);
@@ -126,6 +135,10 @@ int llane_gpu_capture_retain(struct CUstream_st *stream, void (*release)(void *a
 /* For tools and tests: capture what this thread issues to stream (mode thread-local). */
 int llane_gpu_capture_begin(struct CUstream_st *stream);
 int llane_gpu_capture_end(struct CUstream_st *stream, struct CUgraphExec_st **exec_out);
+/* The same in two steps, where this thread has another capture under way: the second is for when that
+ * has ended. It takes the graph over, also when it fails. */
+int llane_gpu_capture_end_graph(struct CUstream_st *stream, struct CUgraph_st **graph_out);
+int llane_gpu_graph_instantiate(struct CUgraph_st *graph, struct CUgraphExec_st **exec_out);
 int llane_gpu_graph_launch(struct CUgraphExec_st *exec, struct CUstream_st *stream);
 int llane_gpu_graph_destroy(struct CUgraphExec_st *exec);
 

@@ -40,8 +40,25 @@ static int done(const char *call, cudaError_t error)
     return error == cudaSuccess ? 0 : failed(call, error);
 }
 
+/*
+ * Around a call that CUDA forbids while this thread captures, or any thread does in global mode: it
+ * would fail, and end the capture. Gives this thread its mode back.
+ */
+static int relax(enum cudaStreamCaptureMode *mode_out)
+{
+    *mode_out = cudaStreamCaptureModeRelaxed;
+    return done("cudaThreadExchangeStreamCaptureMode",
+                cudaThreadExchangeStreamCaptureMode(mode_out));
+}
+
+static void restore(enum cudaStreamCaptureMode mode)
+{
+    if (cudaThreadExchangeStreamCaptureMode(&mode) != cudaSuccess)
+        (void)cudaGetLastError();
+}
+
 /* "Not ready" is an answer, but the runtime remembers it like an error. */
-static int query(const char *call, cudaError_t error, int *done_out)
+static int answer(const char *call, cudaError_t error, int *done_out)
 {
     *done_out = error == cudaSuccess;
     if (error == cudaErrorNotReady) {
@@ -183,6 +200,7 @@ int llane_gpu_context_is_primary(int *primary_out)
 {
     int (*get_current)(void **context) = NULL;
     void *current = NULL, *primary = NULL, *call;
+    enum cudaStreamCaptureMode mode;
     int device, rc;
 
     if ((rc = driver_call("cuCtxGetCurrent", &call)))
@@ -196,10 +214,12 @@ int llane_gpu_context_is_primary(int *primary_out)
         *primary_out = 1;
         return 0;
     }
-    if ((rc = llane_gpu_device_get(&device)) || (rc = find_primary(device, &primary)))
+    if ((rc = llane_gpu_device_get(&device)) || (rc = relax(&mode)))
         return rc;
+    rc = find_primary(device, &primary);
+    restore(mode);
     *primary_out = current == primary;
-    return 0;
+    return rc;
 }
 
 /* ---- memory ---- */
@@ -301,7 +321,14 @@ uint64_t llane_gpu_stream_id(struct CUstream_st *stream)
 
 int llane_gpu_stream_query(struct CUstream_st *stream, int *done_out)
 {
-    return query("cudaStreamQuery", cudaStreamQuery(stream), done_out);
+    enum cudaStreamCaptureMode mode;
+    int rc = relax(&mode);
+
+    if (rc)
+        return rc;
+    rc = answer("cudaStreamQuery", cudaStreamQuery(stream), done_out);
+    restore(mode);
+    return rc;
 }
 
 int llane_gpu_event_create(int timed, struct CUevent_st **out)
@@ -322,18 +349,28 @@ int llane_gpu_event_record(struct CUevent_st *event, struct CUstream_st *stream)
 
 int llane_gpu_event_query(struct CUevent_st *event, int *done_out)
 {
-    return query("cudaEventQuery", cudaEventQuery(event), done_out);
+    enum cudaStreamCaptureMode mode;
+    int rc = relax(&mode);
+
+    if (rc)
+        return rc;
+    rc = answer("cudaEventQuery", cudaEventQuery(event), done_out);
+    restore(mode);
+    return rc;
 }
 
 int llane_gpu_event_elapsed_us(struct CUevent_st *from, struct CUevent_st *to, float *us_out)
 {
     float ms = 0;
-    cudaError_t error = cudaEventElapsedTime(&ms, from, to);
+    enum cudaStreamCaptureMode mode;
+    int rc = relax(&mode);
 
-    if (error != cudaSuccess)
-        return failed("cudaEventElapsedTime", error);
+    if (rc)
+        return rc;
+    rc = done("cudaEventElapsedTime", cudaEventElapsedTime(&ms, from, to));
+    restore(mode);
     *us_out = ms * 1000;
-    return 0;
+    return rc;
 }
 
 int llane_gpu_stream_wait_event(struct CUstream_st *stream, struct CUevent_st *event)
@@ -423,9 +460,9 @@ static int capture_require(cudaStream_t stream, struct capture *out)
 
 int llane_gpu_capture_mode_relax(void)
 {
-    enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+    enum cudaStreamCaptureMode mode;
 
-    return done("cudaThreadExchangeStreamCaptureMode", cudaThreadExchangeStreamCaptureMode(&mode));
+    return relax(&mode);
 }
 
 int llane_gpu_capture_id(struct CUstream_st *stream, uint64_t *id_out)
@@ -599,17 +636,25 @@ int llane_gpu_capture_begin(struct CUstream_st *stream)
                 cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
 }
 
-int llane_gpu_capture_end(struct CUstream_st *stream, struct CUgraphExec_st **exec_out)
+int llane_gpu_capture_end_graph(struct CUstream_st *stream, struct CUgraph_st **graph_out)
 {
-    cudaGraph_t graph = NULL;
-    cudaError_t error = cudaStreamEndCapture(stream, &graph);
-    int rc;
+    return done("cudaStreamEndCapture", cudaStreamEndCapture(stream, graph_out));
+}
 
-    if (error != cudaSuccess)
-        return failed("cudaStreamEndCapture", error);
-    rc = done("cudaGraphInstantiate", cudaGraphInstantiate(exec_out, graph, 0));
+int llane_gpu_graph_instantiate(struct CUgraph_st *graph, struct CUgraphExec_st **exec_out)
+{
+    int rc = done("cudaGraphInstantiate", cudaGraphInstantiate(exec_out, graph, 0));
+
     (void)cudaGraphDestroy(graph);
     return rc;
+}
+
+int llane_gpu_capture_end(struct CUstream_st *stream, struct CUgraphExec_st **exec_out)
+{
+    struct CUgraph_st *graph = NULL;
+    int rc = llane_gpu_capture_end_graph(stream, &graph);
+
+    return rc ? rc : llane_gpu_graph_instantiate(graph, exec_out);
 }
 
 int llane_gpu_graph_launch(struct CUgraphExec_st *exec, struct CUstream_st *stream)

@@ -114,9 +114,13 @@ static int is_aborted(const struct llane_lane *lane)
 
 int llane_lane_is_busy(const struct llane_lane *lane)
 {
-    int is_done = 0;
-    return !is_aborted(lane) && !llane_gpu_event_query(lane->order->events->last_op, &is_done) &&
-           !is_done;
+    int is_done = 0, previous;
+    /* Its device has a context; this thread's, by whichever thread it is called, may have none. */
+    if (is_aborted(lane) || llane_device_enter(lane->device, &previous)) {
+        return 0;
+    }
+    int err = llane_gpu_event_query(lane->order->events->last_op, &is_done);
+    return !llane_device_leave(lane->device, previous, err) && !is_done;
 }
 
 struct llane_ab_pair *llane_lane_ab_begin(struct llane_lane *lane,

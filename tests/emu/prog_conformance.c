@@ -10,7 +10,9 @@
 
 #include <dirent.h>
 #include <dlfcn.h>
+#include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -456,6 +458,7 @@ static void graphs_and_eager_calls(void)
 /* Two captures under way at once, their calls in turns, each over two streams. */
 static void captures_in_turns(void)
 {
+    struct CUgraph_st *ends_first;
     struct CUgraphExec_st *first, *second;
     struct CUstream_st *other;
     OK(llane_gpu_stream_create(&other));
@@ -473,8 +476,9 @@ static void captures_in_turns(void)
         ncclSuccess);
     follow(1, 0);
     EXPECT(sum(0, 3, SMALL, g.comm, 0), ncclSuccess);
-    OK(llane_gpu_capture_end(other, &second));
+    OK(llane_gpu_capture_end_graph(other, &ends_first));
     first = capture_end();
+    OK(llane_gpu_graph_instantiate(ends_first, &second));
     for (uint64_t k = 0; k < 3; k++) {
         fill(0, 90 + k, SMALL, 0);
         EXPECT(llane_gpu_graph_launch(first, g.streams[0]), 0);
@@ -876,6 +880,82 @@ static void not_blocking_end(void)
     EXPECT(ncclCommDestroy(comm), ncclSuccess);
 }
 
+struct beside {
+    ncclComm_t polled, ended;
+    ncclResult_t polled_result, end_result;
+    _Atomic int n_polls, is_over;
+};
+
+/* Devices with a context of this process; 0 on a GPU, which does not tell. */
+static uint32_t contexts(void)
+{
+    uint32_t (*call)(void) = NULL;
+    void *symbol = dlsym(RTLD_DEFAULT, "llane_emu_contexts");
+    memcpy(&call, &symbol, sizeof(symbol));
+    return call ? call() : 0;
+}
+
+/* A watchdog, on the thread's first device, which asks after the communicator's state for as long as the capture lasts. */
+static void *poll_beside(void *arg)
+{
+    struct beside *b = arg;
+    while (!atomic_load(&b->is_over)) {
+        ncclResult_t state = ncclInternalError, result = ncclCommGetAsyncError(b->polled, &state);
+        if (result || state)
+            b->polled_result = result ? result : state;
+        atomic_fetch_add(&b->n_polls, 1);
+    }
+    return NULL;
+}
+
+static void *end_beside(void *arg)
+{
+    struct beside *b = arg;
+    OK(llane_gpu_device_set(g.device));
+    b->end_result = ncclCommDestroy(b->ended);
+    return NULL;
+}
+
+/* Other threads poll a finalized communicator and destroy another while this one captures, and polls. */
+static void captured_beside_others(void)
+{
+    struct beside b = {.polled = new_non_blocking_comm()};
+    ncclResult_t state = ncclInternalError;
+    pthread_t poller, ender;
+    fill(0, 105, SMALL, 0);
+    OK(settled(b.polled, sum(0, 1, SMALL, b.polled, 0)));
+    EXPECT(sum_is_wrong(1, 105, SMALL, 0), 0);
+    EXPECT(settled(b.polled, ncclCommFinalize(b.polled)), ncclSuccess);
+    b.ended = new_comm();
+    in_step(b.ended);
+    uint32_t before = contexts();
+
+    capture_begin();
+    EXPECT(sum(0, 1, SMALL, g.comm, 0), ncclSuccess);
+    OK(pthread_create(&poller, NULL, poll_beside, &b));
+    OK(pthread_create(&ender, NULL, end_beside, &b));
+    OK(pthread_join(ender, NULL));
+    while (atomic_load(&b.n_polls) < 10)
+        sleep_ms(1);
+    OK(ncclCommGetAsyncError(b.polled, &state));
+    EXPECT(sum(0, 2, SMALL, g.comm, 0), ncclSuccess);
+    struct CUgraphExec_st *graph = capture_end();
+    atomic_store(&b.is_over, 1);
+    OK(pthread_join(poller, NULL));
+    EXPECT(state, ncclSuccess);
+    EXPECT(b.polled_result, ncclSuccess);
+    EXPECT(b.end_result, ncclSuccess);
+    EXPECT(contexts() != before, 0);
+
+    fill(0, 106, SMALL, 0);
+    EXPECT(llane_gpu_graph_launch(graph, g.streams[0]), 0);
+    EXPECT(sum_is_wrong(1, 106, SMALL, 0), 0);
+    EXPECT(sum_is_wrong(2, 106, SMALL, 0), 0);
+    OK(llane_gpu_graph_destroy(graph));
+    EXPECT(ncclCommDestroy(b.polled), ncclSuccess);
+    in_step(g.comm);
+}
+
 /*
  * NCCL launches late, then says that it has: work that the program issues to that stream afterwards,
  * here a sum that waits for the other ranks, is nothing that the communicator's next operation is
@@ -1209,6 +1289,7 @@ static const struct section {
     {"graphs_and_eager_calls", graphs_and_eager_calls, false},
     {"captures_in_turns", captures_in_turns, false},
     {"odd_captures", odd_captures, false},
+    {"captured_beside_others", captured_beside_others, false},
     {"graph_before_the_lane", graph_before_the_lane, true}, /* LLANE_WAIT=0 */
     {"children", children, false},
     {"shrunk_children", shrunk_children, true}, /* four ranks */

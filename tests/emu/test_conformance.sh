@@ -40,6 +40,11 @@ report $? three_ranks_one_gpu__the_lane_carried_calls
     destroyed_in_turns >"$out/with" 2>&1 && carried
 report $? destroyed_in_turns__one_thread__last_end_waits_for_both
 
+# Captures in global mode: every thread's calls could break them. As a watchdog's, while others capture.
+same global_captures 2 -e '*:EMU_CAPTURE=global' --
+carried
+report $? global_captures__the_lane_carried_calls
+
 same abort 2 -- abort_beside_a_spinning_kernel # cases.md 34
 
 # ---- nothing waits inside a call: cases.md 33 ----

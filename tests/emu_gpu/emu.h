@@ -67,6 +67,7 @@ void llane_emu_store4(void *to, uint32_t value);
  * and the tearing. EMU_FAIL="ipc_open,malloc,kernel_load" makes those calls fail in this process;
  * "primary" makes the current context one of the program's own. EMU_CC=80: compute capability 8.0.
  * EMU_NODES=0011: the NUMA node of each physical device. EMU_RANGES=1: says where ranges begin and end.
+ * EMU_CAPTURE=thread, global or relaxed: the mode that captures begin in.
  */
 
 #ifdef __cplusplus

@@ -228,6 +228,20 @@ static void parse_fail(void)
     }
 }
 
+static void parse_capture(void)
+{
+    static const char *const names[] = {[EMU_CAPTURE_THREAD_LOCAL] = "thread",
+                                        [EMU_CAPTURE_GLOBAL] = "global",
+                                        [EMU_CAPTURE_RELAXED] = "relaxed"};
+    const char *text = getenv("EMU_CAPTURE");
+    int mode = EMU_CAPTURE_THREAD_LOCAL;
+    while (text && mode <= EMU_CAPTURE_RELAXED && strcmp(names[mode], text) != 0)
+        mode++;
+    if (mode > EMU_CAPTURE_RELAXED)
+        emu_die("EMU_CAPTURE: \"%s\" is none of thread, global, relaxed", text);
+    config.capture_mode = (enum emu_capture_mode)mode;
+}
+
 static void parse_environment(void)
 {
     const char *seed = getenv("EMU_SEED"), *peers = getenv("EMU_MAX_PEERS");
@@ -236,6 +250,7 @@ static void parse_environment(void)
     parse_devices();
     parse_faults();
     parse_fail();
+    parse_capture();
 }
 
 const struct emu_config *emu_config(void)

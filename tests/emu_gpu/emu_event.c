@@ -123,7 +123,10 @@ static uint64_t captured_by(struct CUevent_st *event, size_t *node_out)
 int llane_gpu_event_query(struct CUevent_st *event, int *done_out)
 {
     size_t node;
-    if (emu_event_check(event) || emu_check_fail("event_query") || emu_check_unsafe("event_query"))
+    bool was_relaxed = emu_exchange_relaxed(true); /* as gpu_cuda.c does */
+    int rc = emu_check_unsafe("event_query");
+    (void)emu_exchange_relaxed(was_relaxed);
+    if (rc || emu_current_physical() < 0 || emu_event_check(event) || emu_check_fail("event_query"))
         return LLANE_EGPU;
     if (captured_by(event, &node))
         return emu_error("event_query of an event that was last recorded in a capture");

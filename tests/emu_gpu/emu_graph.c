@@ -33,7 +33,7 @@ struct emu_capture {
     uint64_t id;
     struct retained *retained;
     bool invalid;
-    bool is_relaxed; /* begun by a thread in relaxed mode */
+    enum emu_capture_mode mode;
     pthread_t thread;
     struct node *nodes;
     size_t n_nodes, capacity;
@@ -59,21 +59,41 @@ static struct emu_capture *live;
 static uint64_t last_id;
 
 static _Thread_local bool mode_is_relaxed;
-static _Thread_local int n_own_captures; /* begun and not ended by this thread, not relaxed */
+
+bool emu_exchange_relaxed(bool is_relaxed)
+{
+    bool before = mode_is_relaxed;
+    mode_is_relaxed = is_relaxed;
+    return before;
+}
 
 int llane_gpu_capture_mode_relax(void)
 {
     if (emu_current_physical() < 0)
         return LLANE_EGPU;
-    mode_is_relaxed = true;
+    (void)emu_exchange_relaxed(true);
     return 0;
+}
+
+/* With the lock held: must this thread, whose own mode is not relaxed, not make unsafe calls? */
+static bool forbids(const struct emu_capture *capture)
+{
+    return capture->mode == EMU_CAPTURE_GLOBAL || (capture->mode == EMU_CAPTURE_THREAD_LOCAL &&
+                                                   pthread_equal(capture->thread, pthread_self()));
 }
 
 int emu_check_unsafe(const char *call)
 {
-    if (n_own_captures == 0 || mode_is_relaxed)
+    bool is_forbidden = false;
+    if (mode_is_relaxed)
         return 0;
-    return emu_error("%s: not permitted while this thread captures", call);
+    pthread_mutex_lock(&lock);
+    for (struct emu_capture *capture = live; capture; capture = capture->next) {
+        if (forbids(capture))
+            capture->invalid = is_forbidden = true;
+    }
+    pthread_mutex_unlock(&lock);
+    return is_forbidden ? emu_error("%s: not permitted while a thread captures", call) : 0;
 }
 
 bool emu_stream_is_capturing(struct CUstream_st *stream)
@@ -364,7 +384,7 @@ int llane_gpu_capture_begin(struct CUstream_st *handle)
     } else {
         capture->id = ++last_id;
         capture->thread = pthread_self();
-        capture->is_relaxed = mode_is_relaxed;
+        capture->mode = emu_config()->capture_mode;
         /* The node that a record before any operation stands for. */
         rc = join(capture, stream);
         if (append(capture, 0, emu_op_new(EMU_OP_START, 0)) == no_node) {
@@ -375,8 +395,6 @@ int llane_gpu_capture_begin(struct CUstream_st *handle)
     if (rc == 0) {
         capture->next = live;
         live = capture;
-        if (!capture->is_relaxed)
-            n_own_captures++;
     }
     pthread_mutex_unlock(&lock);
     if (rc < 0) {
@@ -417,6 +435,7 @@ static void free_nodes(struct node *nodes, size_t n_nodes)
     free(nodes);
 }
 
+/* A capture's, ready to run. Outside this file a graph is that, not yet instantiated. */
 static struct CUgraphExec_st *exec_new(struct emu_capture *capture)
 {
     struct CUgraphExec_st *exec = calloc(1, sizeof *exec);
@@ -439,12 +458,12 @@ static struct CUgraphExec_st *exec_new(struct emu_capture *capture)
     return exec;
 }
 
-int llane_gpu_capture_end(struct CUstream_st *handle, struct CUgraphExec_st **exec_out)
+int llane_gpu_capture_end_graph(struct CUstream_st *handle, struct CUgraph_st **graph_out)
 {
     struct CUstream_st *stream = emu_stream_resolve(handle);
     if (!stream)
         return LLANE_EGPU;
-    *exec_out = NULL;
+    *graph_out = NULL;
     pthread_mutex_lock(&lock);
     struct emu_capture *capture = stream->capture;
     if (!capture || stream->branch != 0) {
@@ -452,7 +471,7 @@ int llane_gpu_capture_end(struct CUstream_st *handle, struct CUgraphExec_st **ex
         return emu_error("capture_end: %s", capture ? "not the stream that began the capture"
                                                     : "the stream is not capturing");
     }
-    if (!capture->is_relaxed && !pthread_equal(capture->thread, pthread_self())) {
+    if (capture->mode != EMU_CAPTURE_RELAXED && !pthread_equal(capture->thread, pthread_self())) {
         pthread_mutex_unlock(&lock);
         return emu_error("capture_end: another thread began the capture");
     }
@@ -462,8 +481,6 @@ int llane_gpu_capture_end(struct CUstream_st *handle, struct CUgraphExec_st **ex
     *link = capture->next;
     for (uint32_t branch = 0; branch < capture->n_branches; branch++)
         set_capture(capture->branches[branch], NULL, 0);
-    if (!capture->is_relaxed)
-        n_own_captures--;
     pthread_mutex_unlock(&lock);
 
     int rc = 0;
@@ -471,12 +488,30 @@ int llane_gpu_capture_end(struct CUstream_st *handle, struct CUgraphExec_st **ex
         rc = emu_error("capture_end: the capture was invalidated");
     else if (!is_joined(capture))
         rc = emu_error("capture_end: a forked stream was not joined");
-    else if (!(*exec_out = exec_new(capture)))
+    else if (!(*graph_out = (struct CUgraph_st *)exec_new(capture)))
         rc = emu_error("out of host memory");
     free_nodes(capture->nodes, capture->n_nodes);
     release_all(capture->retained);
     free(capture);
     return rc;
+}
+
+int llane_gpu_graph_instantiate(struct CUgraph_st *graph, struct CUgraphExec_st **exec_out)
+{
+    struct CUgraphExec_st *exec = (struct CUgraphExec_st *)graph;
+    int rc = emu_check_unsafe("graph_instantiate");
+    if (rc)
+        (void)llane_gpu_graph_destroy(exec);
+    *exec_out = rc ? NULL : exec;
+    return rc;
+}
+
+int llane_gpu_capture_end(struct CUstream_st *stream, struct CUgraphExec_st **exec_out)
+{
+    struct CUgraph_st *graph;
+    *exec_out = NULL;
+    int rc = llane_gpu_capture_end_graph(stream, &graph);
+    return rc ? rc : llane_gpu_graph_instantiate(graph, exec_out);
 }
 
 static bool exec_is_good(const struct CUgraphExec_st *exec)

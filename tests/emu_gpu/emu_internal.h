@@ -39,6 +39,8 @@ enum emu_fault_kind {
     EMU_FAULT_FLIP_LATE = 64 /* as FLIP, once so many stores of a kernel's worker went well */
 };
 
+enum emu_capture_mode { EMU_CAPTURE_THREAD_LOCAL, EMU_CAPTURE_GLOBAL, EMU_CAPTURE_RELAXED };
+
 struct emu_config {
     int n_devices;                 /* visible */
     int physical[EMU_MAX_DEVICES]; /* of visible device i */
@@ -48,8 +50,9 @@ struct emu_config {
     uint8_t faults[EMU_MAX_DEVICES][EMU_MAX_DEVICES + 1];
     uint32_t delay_us[EMU_MAX_DEVICES][EMU_MAX_DEVICES + 1];
     uint32_t n_good[EMU_MAX_DEVICES][EMU_MAX_DEVICES + 1]; /* FLIP_LATE */
-    int max_peers;  /* that a device can reach, as EMU_MAX_PEERS says */
-    char fail[256]; /* EMU_FAIL with a comma at both ends */
+    int max_peers;                      /* that a device can reach, as EMU_MAX_PEERS says */
+    char fail[256];                     /* EMU_FAIL with a comma at both ends */
+    enum emu_capture_mode capture_mode; /* that captures begin in */
 };
 
 /* Parsed at the first call into the library. */
@@ -273,8 +276,13 @@ int emu_capture_append(struct CUstream_st *stream, struct emu_op *op);
 int emu_capture_place(struct CUstream_st *stream, uint64_t *id_out, size_t *node_out);
 /* `stream` waits for a node of capture `id`: joins it, or an error. */
 int emu_capture_join(struct CUstream_st *stream, uint64_t id, size_t node);
-/* An error when this thread's own capture forbids the call (CUDA: would make it unsafe). */
+/*
+ * What CUDA calls unsafe: an error, and the end of the captures that forbid it, those of this thread and
+ * the global ones of all. Not for a thread in relaxed mode, nor because of a relaxed capture.
+ */
 int emu_check_unsafe(const char *call);
+/* This thread's mode, cudaThreadExchangeStreamCaptureMode; returns the mode before. */
+bool emu_exchange_relaxed(bool is_relaxed);
 /* A forbidden call broke the stream's capture: its end fails. */
 void emu_capture_invalidate(struct CUstream_st *stream);
 

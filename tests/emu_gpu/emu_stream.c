@@ -373,7 +373,10 @@ int llane_gpu_stream_query(struct CUstream_st *handle, int *done_out)
         emu_capture_invalidate(stream);
         return emu_error("stream_query on a capturing stream");
     }
-    if (emu_check_unsafe("stream_query"))
+    bool was_relaxed = emu_exchange_relaxed(true); /* as gpu_cuda.c does */
+    int rc = emu_check_unsafe("stream_query");
+    (void)emu_exchange_relaxed(was_relaxed);
+    if (rc)
         return LLANE_EGPU;
     *done_out = emu_position_is_done(emu_stream_position(stream));
     return 0;

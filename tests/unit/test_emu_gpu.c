@@ -12,6 +12,7 @@
 #include <stdint.h>
 
 #include <cmocka.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -1142,9 +1143,35 @@ static void body_capture_errors(void *unused)
     put(b, 1);
     REFUSED(llane_gpu_capture_end(a, &exec));
 
-    GOOD(llane_gpu_capture_begin(a));
+    GOOD(llane_gpu_capture_begin(a)); /* unsafe calls break it */
     REFUSED(llane_gpu_malloc(100, &memory));
-    REFUSED(llane_gpu_event_query(outside, &done));
+    REFUSED(llane_emu_host_call(a, append_to_log, NULL));
+    REFUSED(llane_gpu_capture_end(a, &exec));
+    GOOD(llane_gpu_capture_begin(a));
+    REFUSED(llane_gpu_stream_synchronize(b));
+    REFUSED(llane_gpu_capture_end(a, &exec));
+    GOOD(llane_gpu_capture_begin(a));
+    GOOD(llane_gpu_event_query(outside, &done)); /* relaxed by itself */
+    GOOD(llane_gpu_stream_query(b, &done));
+    GOOD(llane_gpu_graph_destroy(end_capture(a)));
+
+    struct CUgraph_st *graph;
+    for (int i = 0; i < 2; i++) { /* no graph is made ready while another capture is under way */
+        GOOD(llane_gpu_capture_begin(a));
+        GOOD(llane_gpu_capture_begin(b));
+        GOOD(llane_gpu_capture_end_graph(b, &graph));
+        if (i == 0)
+            REFUSED(llane_gpu_graph_instantiate(graph, &exec));
+        else
+            GOOD(llane_gpu_graph_destroy(end_capture(a)));
+        if (i == 0)
+            REFUSED(llane_gpu_capture_end(a, &exec));
+        else
+            GOOD(llane_gpu_graph_instantiate(graph, &exec));
+    }
+    GOOD(llane_gpu_graph_destroy(exec));
+
+    GOOD(llane_gpu_capture_begin(a));
     GOOD(llane_gpu_capture_mode_relax());
     GOOD(llane_gpu_malloc(100, &memory));
     GOOD(llane_gpu_event_query(outside, &done));
@@ -1158,6 +1185,53 @@ static void capture__what_cuda_forbids__refused(void **state)
 {
     (void)state;
     run("", body_capture_errors);
+}
+
+static void *query_then_allocate(void *outside)
+{
+    int done;
+    void *memory;
+    GOOD(llane_gpu_event_query(outside, &done));
+    return (void *)(intptr_t)(llane_gpu_malloc(100, &memory) != 0);
+}
+
+static void *relax_and_allocate(void *outside)
+{
+    GOOD(llane_gpu_capture_mode_relax());
+    return query_then_allocate(outside);
+}
+
+/* What came of it in another thread, and whether this thread's capture was harmed. */
+static void capture_beside(void *(*main)(void *), int *was_refused_out, int *is_harmed_out)
+{
+    struct CUstream_st *a = new_stream();
+    struct CUgraphExec_st *exec;
+    pthread_t thread;
+    void *was_refused;
+    GOOD(llane_gpu_capture_begin(a));
+    CHECK(pthread_create(&thread, NULL, main, new_event(0)) == 0);
+    CHECK(pthread_join(thread, &was_refused) == 0);
+    *was_refused_out = was_refused != NULL;
+    *is_harmed_out = llane_gpu_capture_end(a, &exec) != 0;
+}
+
+static void body_capture_beside_others(void *is_global)
+{
+    int was_refused, is_harmed;
+    capture_beside(relax_and_allocate, &was_refused, &is_harmed);
+    CHECK(!was_refused && !is_harmed);
+    capture_beside(query_then_allocate, &was_refused, &is_harmed);
+    CHECK(was_refused == (is_global != NULL) && is_harmed == was_refused);
+}
+
+static void capture__unsafe_calls_of_other_threads__break_global_ones_alone(void **state)
+{
+    (void)state;
+    int is_global = 1;
+    run("", body_capture_beside_others);
+    run("EMU_CAPTURE=relaxed", body_capture_beside_others);
+    assert_int_equal(finish(start("EMU_CAPTURE=global", body_capture_beside_others, &is_global)),
+                     0);
 }
 
 /* ---- the end ---- */
@@ -1214,6 +1288,7 @@ int main(void)
         cmocka_unit_test(capture__two_devices_wait_for_each_other__branches_run_at_once),
         cmocka_unit_test(capture__external_nodes__order_replay_and_eager_work),
         cmocka_unit_test(capture__what_cuda_forbids__refused),
+        cmocka_unit_test(capture__unsafe_calls_of_other_threads__break_global_ones_alone),
         cmocka_unit_test(exit__kernels_spin__does_not_wait),
     };
     return cmocka_run_group_tests_name("emu_gpu", tests, NULL, NULL);

@@ -258,6 +258,7 @@ static void graphs_and_eager__many_streams__launch_order(void **state)
 static void captures__under_way_at_once__each_in_order(void **state)
 {
     (void)state;
+    struct CUgraph_st *ended[LLANE_ORDER_CAPTURES];
     struct CUgraphExec_st *graphs[LLANE_ORDER_CAPTURES];
     struct CUstream_st *streams[LLANE_ORDER_CAPTURES][2];
     begin(1);
@@ -277,10 +278,11 @@ static void captures__under_way_at_once__each_in_order(void **state)
     for (int c = LLANE_ORDER_CAPTURES - 1; c >= 0; c--) {
         assert_int_equal(llane_gpu_event_record(g.fork, streams[c][1]), 0);
         assert_int_equal(llane_gpu_stream_wait_event(streams[c][0], g.fork), 0);
-        assert_int_equal(llane_gpu_capture_end(streams[c][0], &graphs[c]), 0);
-        assert_int_equal(llane_emu_graph_nodes(graphs[c]), 4 + 2);
+        assert_int_equal(llane_gpu_capture_end_graph(streams[c][0], &ended[c]), 0);
     }
     for (int c = 0; c < LLANE_ORDER_CAPTURES; c++) {
+        assert_int_equal(llane_gpu_graph_instantiate(ended[c], &graphs[c]), 0);
+        assert_int_equal(llane_emu_graph_nodes(graphs[c]), 4 + 2);
         const int expected[] = {10 * c, 10 * c + 1, 10 * c + 2, 10 * c + 3};
         assert_int_equal(llane_gpu_graph_launch(graphs[c], g.streams[0]), 0);
         assert_ran(expected, 4);

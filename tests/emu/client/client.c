@@ -323,7 +323,11 @@ static void capture(const struct batch *b)
             RANKS_CHECK(llane_gpu_event_record(m->fork, m->streams[s]));
             RANKS_CHECK(llane_gpu_stream_wait_event(m->streams[0], m->fork));
         }
-        RANKS_CHECK(llane_gpu_capture_end(m->streams[0], &m->graph));
+        RANKS_CHECK(llane_gpu_capture_end_graph(m->streams[0], &m->captured));
+    }
+    for (int i = 0; i < b->set->n_members; i++) { /* this thread captures no longer */
+        struct client_member *m = &b->set->members[i];
+        RANKS_CHECK(llane_gpu_graph_instantiate(m->captured, &m->graph));
     }
 }
 

@@ -48,6 +48,7 @@ struct client_member {
     int comm_rank[CLIENT_MAX], comm_size[CLIENT_MAX];
     struct CUstream_st *streams[CLIENT_MAX];
     struct CUevent_st *fork;
+    struct CUgraph_st *captured;
     struct CUgraphExec_st *graph;
     struct client_slot *slots; /* 2 * batch: the second half is the eager calls of a mixed run */
     size_t slot_bytes;
