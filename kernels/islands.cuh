@@ -92,7 +92,7 @@ struct llane_islands {
     {
         const uint32_t n_ranks = S::n_ranks(args);
 
-        return args.send[(r + n_ranks - args.rank - 1) % n_ranks];
+        return args.slot[(r + n_ranks - args.rank - 1) % n_ranks].send;
     }
 
     template <class S> struct ahead {
@@ -140,7 +140,8 @@ struct llane_islands {
                 if (base + g < end && base + g != args.rank)
                     others |= 1u << g;
             if (!llane_gather<typename S::P, S::GROUP>(
-                    [&](int g) { return args.recv[base + g] + at; }, others, op, poll, payloads))
+                    [&](int g) { return args.slot[base + g].recv + at; }, others, op, poll,
+                    payloads))
                 return false;
             LLANE_UNROLL
             for (int g = 0; g < S::GROUP; g++)
@@ -194,7 +195,7 @@ struct llane_islands {
     {
         typedef typename S::T T;
         typedef struct llane_partial<T> partial;
-        const uint8_t *slot = args.recv[plan.twin] + plan.inputs;
+        const uint8_t *slot = args.slot[plan.twin].recv + plan.inputs;
 
         for (uint32_t i = llane_grid_thread(); i < length(plan, plan.own);
              i += llane_grid_threads()) {
@@ -227,7 +228,7 @@ struct llane_islands {
                               USE use)
     {
         for (uint32_t i = llane_grid_thread(); i < length(plan, shard); i += llane_grid_threads()) {
-            const uint8_t *at = args.recv[r] + plan.results + (uint64_t)i * LLANE_PACKET_BYTES;
+            const uint8_t *at = args.slot[r].recv + plan.results + (uint64_t)i * LLANE_PACKET_BYTES;
             typename S::payload result;
 
             if (!llane_gather<typename S::P, 1>([&](int) { return at; }, 1, op, poll, &result))

@@ -45,7 +45,7 @@ template <bool HAS_SHARED> struct llane_one_shot_of {
             LLANE_UNROLL
             for (uint32_t s = 0; s < n_ranks - 1; s++)
                 if (!llane_is_shared<HAS_SHARED>(args, llane_peer(args.rank, s, n_ranks)))
-                    S::P::store(args.send[s] + at, mine, op);
+                    S::P::store(args.slot[s].send + at, mine, op);
             i += llane_grid_threads();
             if (i < n_packets)
                 mine = S::load(args, i);
@@ -72,7 +72,7 @@ template <bool HAS_SHARED> struct llane_one_shot_of {
             if (!llane_combine_ranks<S>(
                     args,
                     [&](uint32_t r) {
-                        return args.recv[r] +
+                        return args.slot[r].recv +
                                (llane_is_shared<HAS_SHARED>(args, r) ? shared + offset : at);
                     },
                     op, mine, &poll, &result))
@@ -106,7 +106,8 @@ template <bool HAS_SHARED> struct llane_one_shot_of {
                 LLANE_UNROLL
                 for (uint32_t r = 0; r < n_ranks; r++)
                     if (r != args.rank && !llane_is_shared<HAS_SHARED>(args, r))
-                        S::P::rearm(args.recv[r] + generation + (uint64_t)i * LLANE_PACKET_BYTES);
+                        S::P::rearm(args.slot[r].recv + generation +
+                                    (uint64_t)i * LLANE_PACKET_BYTES);
             }
             if constexpr (HAS_SHARED)
                 llane_shared_note(args, n_packets);

@@ -177,7 +177,8 @@ LLANE_DEVICE void llane_ll_clean(const struct llane_all_reduce_args &args, uint3
         /* Pairs with the source's store two operations later, which cannot begin before this rank's
          * next kernel. */
         if (r != args.rank && !is_used(r, packet))
-            llane_store16(args.recv[r] + generation + (uint64_t)packet * LLANE_PACKET_BYTES, 0, 0);
+            llane_store16(args.slot[r].recv + generation + (uint64_t)packet * LLANE_PACKET_BYTES, 0,
+                          0);
     }
 }
 

@@ -82,7 +82,7 @@ struct llane_ring {
                            const typename S::payload &payload)
     {
         const uint32_t n_ranks = S::n_ranks(args);
-        uint8_t *slot = args.send[channel == UP ? 0 : n_ranks - 2];
+        uint8_t *slot = args.slot[channel == UP ? 0 : n_ranks - 2].send;
 
         S::P::store(slot + place(plan, n_ranks, channel, step, i), payload, op);
     }
@@ -145,7 +145,7 @@ struct llane_ring {
         const uint32_t n_ranks = S::n_ranks(args);
         const uint32_t shard = shard_of(args.rank, n_ranks, channel, step);
         const uint32_t source = shard_of(args.rank, n_ranks, channel, 1);
-        const uint8_t *at = args.recv[source] + place(plan, n_ranks, channel, step, i);
+        const uint8_t *at = args.slot[source].recv + place(plan, n_ranks, channel, step, i);
         typename S::payload payload;
 
         if (!has_packet(plan, shard, channel, i))

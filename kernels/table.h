@@ -114,24 +114,26 @@ enum { LLANE_FLAG_PLAIN = 1, LLANE_FLAG_SLEEP = 2 };
  * times, with 2 ranks twice that; islands: 5 times an (n_ranks / 2)-th of all packets, rounded up.
  */
 struct llane_all_reduce_args {
-    const void *in; /* count elements, element-aligned */
-    void *out;      /* may equal in */
-    uint64_t count; /* > 0 */
+    /* What every kernel reads comes first: a kernel fetches its arguments by lines, each for itself. */
+    struct llane_cells *cells; /* own memory */
+    const void *in;            /* count elements, element-aligned */
+    void *out;                 /* may equal in */
+    uint64_t count;            /* > 0 */
     uint64_t slot_bytes;
     uint32_t rank, n_ranks;
     uint32_t op;             /* enum llane_kernel_op */
     uint32_t flags;          /* LLANE_FLAG_*: how this rank goes about it, nothing that peers see */
     uint32_t spins_per_look; /* poll rounds between two looks at the abort word; > 0 */
     uint32_t chunk_packets;  /* ring: packets that take all steps before the next do; 0: all */
-    /* Peer memory: this rank's slot at rank (rank + 1 + s) mod n_ranks, s from 0 to n_ranks - 2. */
-    uint8_t *send[LLANE_MAX_RANKS];
-    /* Own memory: rank r's slot here. The own entry is unused but a valid address. */
-    uint8_t *recv[LLANE_MAX_RANKS];
-    struct llane_cells *cells;      /* own memory */
+    /* send: [s], peer memory, this rank's slot at rank (rank + 1 + s) mod n_ranks, s from 0 to
+     * n_ranks - 2. recv: [r], own memory, rank r's slot; the own entry is unused but a valid address. */
+    struct {
+        uint8_t *send, *recv;
+    } slot[LLANE_MAX_RANKS];
     struct llane_lane_words *words; /* device address of the mapped host words */
     /*
      * For the kernels of llane_shared_table alone. Bit r of shared: this rank and rank r read each
-     * other's shared slots, which lie in host memory; recv[r] is rank r's, send[] of it is unused. A
+     * other's shared slots, which lie in host memory; [r].recv is rank r's, [].send of it is unused. A
      * shared slot has 2 generations of shared_slot_bytes (a multiple of LLANE_STRIPE_BYTES), for
      * sentinel packets LLANE_SHARED_GENERATIONS. n_ranks packets more than the message's have to fit.
      */

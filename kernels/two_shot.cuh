@@ -64,9 +64,9 @@ template <bool HAS_SHARED> struct llane_two_shot_of {
         if (llane_is_shared<HAS_SHARED>(args, r)) {
             const uint32_t s = llane_peer_number(r, args.rank, S::n_ranks(args));
 
-            return args.recv[r] + shared_at(plan, s, i);
+            return args.slot[r].recv + shared_at(plan, s, i);
         }
-        return args.recv[r] + plan.contributions + (uint64_t)i * LLANE_PACKET_BYTES;
+        return args.slot[r].recv + plan.contributions + (uint64_t)i * LLANE_PACKET_BYTES;
     }
 
     /* Where rank r leaves packet i of its results. */
@@ -75,8 +75,8 @@ template <bool HAS_SHARED> struct llane_two_shot_of {
                                           const struct plan &plan, uint32_t r, uint32_t i)
     {
         if (llane_is_shared<HAS_SHARED>(args, r))
-            return args.recv[r] + shared_at(plan, S::n_ranks(args) - 1, i);
-        return args.recv[r] + plan.results + (uint64_t)i * LLANE_PACKET_BYTES;
+            return args.slot[r].recv + shared_at(plan, S::n_ranks(args) - 1, i);
+        return args.slot[r].recv + plan.results + (uint64_t)i * LLANE_PACKET_BYTES;
     }
 
     /* Of the thread's first packets, where the number of ranks is known: read while the lane's state
@@ -118,7 +118,7 @@ template <bool HAS_SHARED> struct llane_two_shot_of {
                 const uint32_t peer = llane_peer(args.rank, s, n_ranks);
                 uint8_t *const to = llane_is_shared<HAS_SHARED>(args, peer)
                                         ? args.shared_slot + shared_at(plan, s, i)
-                                        : args.send[s] + at;
+                                        : args.slot[s].send + at;
 
                 if (S::IS_PLAIN && i == llane_grid_thread())
                     S::P::store(to, ahead.mine[s % S::GROUP], op);
@@ -152,7 +152,7 @@ template <bool HAS_SHARED> struct llane_two_shot_of {
             LLANE_UNROLL
             for (uint32_t s = 0; s < n_ranks - 1; s++)
                 if (!llane_is_shared<HAS_SHARED>(args, llane_peer(args.rank, s, n_ranks)))
-                    S::P::store(args.send[s] + plan.results + offset, result, op);
+                    S::P::store(args.slot[s].send + plan.results + offset, result, op);
             S::store(args, packet, result);
         }
         return true;
@@ -240,9 +240,9 @@ template <bool HAS_SHARED> struct llane_two_shot_of {
                     if (r == args.rank || llane_is_shared<HAS_SHARED>(args, r))
                         continue;
                     if (i < length<S>(plan, args.rank))
-                        S::P::rearm(args.recv[r] + plan.contributions + offset);
+                        S::P::rearm(args.slot[r].recv + plan.contributions + offset);
                     if (i < length<S>(plan, r))
-                        S::P::rearm(args.recv[r] + plan.results + offset);
+                        S::P::rearm(args.slot[r].recv + plan.results + offset);
                 }
             }
             if constexpr (HAS_SHARED)

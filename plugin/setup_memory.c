@@ -150,13 +150,13 @@ static void fill_private(const struct llane_setup *s, enum llane_packet packet,
 {
     uint8_t *base = s->lane->staging->base;
     for (uint32_t r = 0; r < args->n_ranks; r++) {
-        args->recv[r] = llane_staging_slot(base, args->n_ranks, s->slot_bytes, packet, r);
+        args->slot[r].recv = llane_staging_slot(base, args->n_ranks, s->slot_bytes, packet, r);
     }
     for (uint32_t i = 0; i + 1 < args->n_ranks; i++) {
         uint32_t peer = (args->rank + 1 + i) % args->n_ranks;
-        args->send[i] = s->bases[peer] ? llane_staging_slot(s->bases[peer], args->n_ranks,
-                                                            s->slot_bytes, packet, args->rank)
-                                       : NULL;
+        args->slot[i].send = s->bases[peer] ? llane_staging_slot(s->bases[peer], args->n_ranks,
+                                                                 s->slot_bytes, packet, args->rank)
+                                            : NULL;
     }
 }
 
@@ -168,7 +168,7 @@ static void fill_shared(const struct llane_setup *s, enum llane_packet packet,
     args->shared_slot = llane_staging_host_slot(&s->host, packet, args->rank);
     for (uint32_t r = 0; r < args->n_ranks; r++) {
         if (args->shared >> r & 1) {
-            args->recv[r] = llane_staging_host_slot(&s->host, packet, r);
+            args->slot[r].recv = llane_staging_host_slot(&s->host, packet, r);
         }
     }
 }

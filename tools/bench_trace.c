@@ -193,10 +193,10 @@ static void fill_args(const struct bench_rank *r, const struct llane_plan *plan,
     args->words = trace.words;
     for (uint32_t s = 0; s < n; s++) {
         uint32_t peer = (rank + 1 + s) % n;
-        args->recv[peer] =
+        args->slot[peer].recv =
             llane_staging_slot(trace.bases[rank], n, trace.slot_bytes, plan->packet, peer);
         if (peer != rank) {
-            args->send[s] =
+            args->slot[s].send =
                 llane_staging_slot(trace.bases[peer], n, trace.slot_bytes, plan->packet, rank);
         }
     }

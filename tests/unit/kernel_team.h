@@ -370,14 +370,14 @@ static inline void member_launch(struct member *m, struct CUstream_st *stream,
         args.shared_slot_bytes = m->team->shared_slot_bytes[how->packet];
     }
     for (uint32_t s = 0; s + 1 < n_ranks; s++)
-        args.send[s] = team_slot(m->team, how->packet, (next + s) % n_ranks, m->rank);
+        args.slot[s].send = team_slot(m->team, how->packet, (next + s) % n_ranks, m->rank);
     for (uint32_t r = 0; r < LLANE_MAX_RANKS; r++)
-        args.recv[r] =
+        args.slot[r].recv =
             team_slot(m->team, how->packet, m->rank, r < n_ranks && r != m->rank ? r : next);
     for (uint32_t r = 0; r < n_ranks; r++) {
         if (are_sharing(m->team, m->rank, r)) {
             args.shared |= 1u << r;
-            args.recv[r] = m->team->members[r].device_shared_slots[how->packet];
+            args.slot[r].recv = m->team->members[r].device_shared_slots[how->packet];
         }
     }
     MUST(llane_gpu_launch(&launch));
