@@ -296,7 +296,9 @@ void bench_report_text(const struct bench_report *report);
 int bench_report_json(const struct bench_report *report, FILE *file);
 int bench_report_csv(const struct bench_report *report, FILE *file);
 int bench_report_files(const struct bench_report *report);
-/* bench_calibrate.c: writes where NCCL was faster into the table of these GPUs. 0, or 1 and why not. */
+/* bench_calibrate.c: writes where NCCL was faster into the table of these GPUs. 0, or why not is said:
+ * 1, or BENCH_NO_TABLE if there is none yet, as where two passes differed: another run may have one. */
+enum { BENCH_NO_TABLE = 3 };
 int bench_calibrate(const struct bench_report *report);
 /* Looked at before anything is measured. */
 int bench_report_can_plot(void);

@@ -55,7 +55,7 @@ int bench_calibrate(const struct bench_report *report)
         fprintf(stderr,
                 "llane-bench: no table to write to: calibration did not come to one that it keeps "
                 "(other work on the GPUs, no folder for it, or LLANE_CALIBRATE=off)\n");
-        return 1;
+        return BENCH_NO_TABLE;
     }
     int n = apply(report, &tuning);
     *strrchr(path, '/') = '\0';

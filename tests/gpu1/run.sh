@@ -2,7 +2,8 @@
 # Proves on a real GPU, with real NCCL and the real object: several ranks on one GPU (or one each,
 # where there are enough), lane and fallback right through the demo, C, PyTorch, CuPy, ctypes and MPI;
 # what trains does so without and with llane, to the same losses.
-# TAP. LLANE_REQUIRE_GPUS=n: a skip is a failure. GPU_RANKS="2 4" chooses the numbers of ranks.
+# TAP. LLANE_REQUIRE_GPUS=n: a skip is a failure. GPU_RANKS="2 4" chooses the numbers of ranks,
+# GPU_TESTS=REGEX the tests by their names.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
 top=$(cd "$here/../.." && pwd)
@@ -58,6 +59,8 @@ mpi_ranks() {
         'exec "$@" >"$0/${OMPI_COMM_WORLD_RANK:-$PMI_RANK}" 2>&1' "$logs" "$@" >"$logs/mpirun" 2>&1
 }
 
+is_wanted() { [[ $1 =~ ${GPU_TESTS:-.} ]]; }
+
 run_all() { if [ "${with_mpi:-0}" = 1 ]; then mpi_ranks "$@"; else ranks "$@"; fi; }
 
 # Every rank's statistics say that the lane carried calls, and NCCL some too.
@@ -71,6 +74,7 @@ lane_and_nccl_carried() {
 client() { # client NAME N COMMAND...; with_mpi=1: under mpirun
     local name=$1 n=$2
     shift 2
+    is_wanted "$name" || return
     if ! run_all "$n" "$@"; then
         not_ok "$name, $n ranks: results"
     elif ! lane_and_nccl_carried "$n"; then
@@ -85,6 +89,7 @@ client() { # client NAME N COMMAND...; with_mpi=1: under mpirun
 trained() { # trained NAME N COMMAND...
     local name=$1 n=$2 losses
     shift 2
+    is_wanted "$name" || return
     if ! plugin='' run_all "$n" "$@"; then
         not_ok "$name, $n ranks, without llane"
         return
@@ -104,6 +109,7 @@ trained() { # trained NAME N COMMAND...
 # same PROGRAM N: without and with llane, codes and results as NCCL's, and the same output.
 same() {
     local program=$1 n=$2 r log=$logs/$1
+    is_wanted "$program" || return
     [ -x "$build/tests/gpu1/$program" ] || { skip "$program, $n ranks" "not built" && return; }
     rm -f "$logs"/*
     for with in "" llane; do
@@ -146,19 +152,23 @@ if [ -z "${NCCL_HOME:-}" ] && has nvidia.nccl; then
 fi
 export LD_LIBRARY_PATH="$build:${NCCL_HOME:+$NCCL_HOME/lib:}${LD_LIBRARY_PATH:-}"
 
-if "$build/tests/gpu1/reduce_on_device" >"$logs/reduce" 2>&1; then
-    ok "the GPU's arithmetic"
-else
-    not_ok "the GPU's arithmetic"
+if is_wanted arithmetic; then
+    if "$build/tests/gpu1/reduce_on_device" >"$logs/reduce" 2>&1; then
+        ok "the GPU's arithmetic"
+    else
+        not_ok "the GPU's arithmetic"
+    fi
 fi
 for n in ${GPU_RANKS:-2 4}; do
     gpu_env_start "$n"
-    if GPU_ENV_READY=1 "$top/tools/llane" demo "$n" >"$logs/demo" 2>&1 &&
-        grep -q ' lane: ' "$logs/demo"; then
-        ok "demo, $n ranks"
-        sed 's/^/# /' "$logs/demo"
-    else
-        not_ok "demo, $n ranks"
+    if is_wanted demo; then
+        if GPU_ENV_READY=1 "$top/tools/llane" demo "$n" >"$logs/demo" 2>&1 &&
+            grep -q ' lane: ' "$logs/demo"; then
+            ok "demo, $n ranks"
+            sed 's/^/# /' "$logs/demo"
+        else
+            not_ok "demo, $n ranks"
+        fi
     fi
     for program in conformance memory_kinds graph_kinds; do same "$program" "$n"; done
     if has torch; then
