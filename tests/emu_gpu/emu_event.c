@@ -28,6 +28,7 @@ int llane_gpu_event_create(int timed, struct CUevent_st **out)
     if (emu_current_physical() < 0 || emu_check_fail("event_create") ||
         (timed && emu_check_fail("timed_event_create")))
         return LLANE_EGPU;
+    emu_wait_for_frees(emu_current_physical());
     struct CUevent_st *event = calloc(1, sizeof *event);
     if (!event)
         return emu_error("out of host memory");

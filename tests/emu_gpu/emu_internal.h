@@ -90,6 +90,11 @@ struct emu_region {
 
 /* The region that holds p, or NULL (host memory). Valid until freed. */
 struct emu_region *emu_region_find(const void *p);
+/*
+ * As cudaFree while it waits for kernels: until then other threads' allocations, copies and creations on
+ * that device wait too, which they do behind no kernel by itself. Queries and launches go on.
+ */
+void emu_wait_for_frees(int physical);
 /* Grows at every free: cached look-ups of an older number are void. */
 uint64_t emu_region_generation(void);
 

@@ -12,6 +12,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 struct handle {
@@ -29,6 +30,8 @@ static struct emu_region *regions;
 /* Release in free and open; pairs with the acquire in emu_region_generation(). */
 static uint64_t generation = 1;
 static uint64_t free_calls; /* relaxed counter */
+/* Threads that wait in llane_gpu_free, by physical device; relaxed: no call is ordered by them. */
+static uint32_t n_freeing[EMU_MAX_DEVICES];
 
 static size_t round_up(size_t bytes)
 {
@@ -71,6 +74,13 @@ struct emu_region *emu_region_find(const void *p)
     return region;
 }
 
+void emu_wait_for_frees(int physical)
+{
+    const struct timespec pause = {.tv_nsec = 1000000};
+    while (__atomic_load_n(&n_freeing[physical], __ATOMIC_RELAXED))
+        nanosleep(&pause, NULL);
+}
+
 int llane_gpu_malloc(size_t bytes, void **out)
 {
     int owner = emu_current_physical();
@@ -80,6 +90,7 @@ int llane_gpu_malloc(size_t bytes, void **out)
         *out = NULL;
         return 0;
     }
+    emu_wait_for_frees(owner);
     size_t mapped = round_up(bytes);
     int fd = memfd_create("llane-emu", MFD_CLOEXEC);
     if (fd < 0)
@@ -121,10 +132,12 @@ int llane_gpu_free(void *p)
     struct emu_region *region = emu_region_find(p);
     if (!region || region->base != p || region->imported)
         return emu_error("free: %p is no allocation of this process", p);
+    __atomic_fetch_add(&n_freeing[region->owner], 1, __ATOMIC_RELAXED);
     for (int device = 0; device < emu_config()->n_devices; device++) {
         if (emu_config()->physical[device] == region->owner)
             emu_device_drain(device);
     }
+    __atomic_fetch_sub(&n_freeing[region->owner], 1, __ATOMIC_RELAXED);
     pthread_mutex_lock(&lock);
     struct emu_region **link = &regions;
     while (*link && *link != region)
@@ -187,6 +200,7 @@ int llane_gpu_ipc_open(const struct llane_gpu_ipc_handle *bytes, void **out)
         return emu_error("ipc_open: not a handle");
     if (handle.pid == getpid())
         return emu_error("ipc_open: the handle was made by this very process");
+    emu_wait_for_frees(emu_current_physical());
     if (emu_peer_open("ipc_open", handle.owner))
         return LLANE_EGPU;
     if ((*out = find_imported(handle.inode)))
@@ -225,6 +239,7 @@ int llane_gpu_host_alloc(size_t bytes, void **host_out, void **device_out)
     if (emu_current_physical() < 0 || emu_check_fail("host_alloc") ||
         emu_check_unsafe("host_alloc"))
         return LLANE_EGPU;
+    emu_wait_for_frees(emu_current_physical());
     void *p =
         mmap(NULL, round_up(bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (p == MAP_FAILED)
@@ -239,6 +254,7 @@ int llane_gpu_host_register(void *host, size_t bytes, void **device_out)
     if (emu_current_physical() < 0 || emu_check_fail("host_register") ||
         emu_check_unsafe("host_register"))
         return LLANE_EGPU;
+    emu_wait_for_frees(emu_current_physical());
     *device_out = host;
     return add_region(host, round_up(bytes), EMU_HOST, true, -1, 0) ? LLANE_EGPU : 0;
 }

@@ -314,6 +314,7 @@ int llane_gpu_stream_create(struct CUstream_st **out)
 {
     if (emu_current_physical() < 0 || emu_check_fail("stream_create"))
         return LLANE_EGPU;
+    emu_wait_for_frees(emu_current_physical());
     *out = emu_stream_new(emu_current_device());
     return *out ? 0 : emu_error("out of host memory");
 }
@@ -388,6 +389,7 @@ static int issue_copy(const char *call, enum emu_op_kind kind, void *to, const v
     struct CUstream_st *stream = emu_stream_resolve(handle);
     if (!stream || emu_check_fail(call))
         return LLANE_EGPU;
+    emu_wait_for_frees(emu_config()->physical[stream->device]);
     struct emu_op *op = emu_op_new(kind, 0);
     if (!op)
         return LLANE_EGPU;

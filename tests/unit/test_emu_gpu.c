@@ -722,6 +722,92 @@ static void free__kernel_spins_on_the_device__waits_for_it(void **state)
     run("", body_free);
 }
 
+static struct {
+    struct CUstream_st *stream;
+    void *memory, *host;
+    uint32_t n_begun, n_back;
+} held;
+
+static void call_malloc(void)
+{
+    void *more;
+    GOOD(llane_gpu_malloc(100, &more));
+}
+
+static void call_host_alloc(void)
+{
+    void *host, *device;
+    GOOD(llane_gpu_host_alloc(100, &host, &device));
+}
+
+static void call_memcpy(void)
+{
+    GOOD(llane_gpu_memcpy_async(held.host, held.host, 8, held.stream));
+}
+
+static void call_event_create(void)
+{
+    struct CUevent_st *event;
+    GOOD(llane_gpu_event_create(0, &event));
+}
+
+static void call_stream_create(void)
+{
+    (void)new_stream();
+}
+
+static void call_free(void)
+{
+    GOOD(llane_gpu_free(held.memory));
+}
+
+static void (*const waiting_calls[])(void) = {call_free,   call_malloc,       call_host_alloc,
+                                              call_memcpy, call_event_create, call_stream_create};
+enum { N_WAITING_CALLS = sizeof waiting_calls / sizeof *waiting_calls };
+
+static void *make_waiting_call(void *number)
+{
+    __atomic_fetch_add(&held.n_begun, 1, __ATOMIC_RELEASE);
+    waiting_calls[(uintptr_t)number]();
+    __atomic_fetch_add(&held.n_back, 1, __ATOMIC_RELEASE);
+    return NULL;
+}
+
+static void body_free_holds_up(void *unused)
+{
+    (void)unused;
+    pthread_t threads[N_WAITING_CALLS];
+    void *device;
+    struct CUevent_st *event;
+    int is_done = 0;
+    struct CUstream_st *a = new_stream();
+    held.stream = new_stream();
+    GOOD(llane_gpu_event_create(0, &event));
+    GOOD(llane_gpu_malloc(100, &held.memory));
+    GOOD(llane_gpu_host_alloc(100, &held.host, &device));
+    spin_on(a, &gate);
+    GOOD(llane_gpu_event_record(event, a));
+    for (uintptr_t i = 0; i < N_WAITING_CALLS; i++) {
+        GOOD(pthread_create(&threads[i], NULL, make_waiting_call, (void *)i));
+        await_flag(&held.n_begun, (uint32_t)i + 1);
+        sleep_us(10000);
+    }
+    CHECK(get_flag(&held.n_back) == 0);
+    GOOD(llane_gpu_event_query(event, &is_done));
+    CHECK(!is_done && !stream_is_done(a) && stream_is_done(held.stream));
+    GOOD(llane_gpu_device_set(1));
+    call_malloc();
+    set_flag(&gate, 1);
+    for (int i = 0; i < N_WAITING_CALLS; i++)
+        GOOD(pthread_join(threads[i], NULL));
+}
+
+static void free__waits_for_a_kernel__other_threads_calls_wait_too(void **state)
+{
+    (void)state;
+    run("", body_free_holds_up);
+}
+
 static void empty_kernel(const void *unused)
 {
     (void)unused;
@@ -1276,6 +1362,7 @@ int main(void)
         cmocka_unit_test(store16__a_reader__sees_either_half_first_and_halves_whole),
         cmocka_unit_test(ipc__two_processes__share_memory),
         cmocka_unit_test(free__kernel_spins_on_the_device__waits_for_it),
+        cmocka_unit_test(free__waits_for_a_kernel__other_threads_calls_wait_too),
         cmocka_unit_test(launch__kernel_never_loaded__waits_for_the_device),
         cmocka_unit_test(faults__each_kind__does_what_it_says),
         cmocka_unit_test(faults__physical_numbers__hold_behind_visible_devices),
