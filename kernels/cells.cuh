@@ -122,12 +122,24 @@ LLANE_DEVICE void llane_poll_ends(const struct llane_poll *, uint64_t)
 {
 }
 
-/* After spins_per_look rounds that found something missing. True: give up at once; the lane is dead. */
-LLANE_DEVICE bool llane_poll_must_stop(const struct llane_poll *poll)
+/*
+ * After spins_per_look rounds that found something missing of the family's operation op. True: give up
+ * at once; the lane is dead.
+ */
+LLANE_DEVICE bool llane_poll_must_stop(const struct llane_poll *poll, enum llane_packet family,
+                                       uint32_t op)
 {
     /* Pairs with llane_lane_kill by another thread. */
     if (llane_load_system32(&poll->cells->dead) != LLANE_DEAD_NOT)
         return true;
+    /* An LL operation polls by its number. A sentinel's would be kept for this alone, in a register
+     * that others need, and is the block's until the last of its threads has polled. */
+    const uint32_t number =
+        family == LLANE_LL ? op
+                           : llane_load_system32(&poll->cells->cell[llane_block_id()].sentinel_op);
+
+    /* Pairs with the watch's exchange. */
+    llane_store_sign(&poll->words->waiting[family], number);
     /* Pairs with the host's store when the communicator is aborted. */
     if (llane_load_system32(&poll->words->abort) == 0)
         return false;

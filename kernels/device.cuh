@@ -118,6 +118,12 @@ LLANE_DEVICE void llane_store_system32(uint32_t *to, uint32_t value)
     asm volatile("st.relaxed.sys.global.b32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
 }
 
+/* To a mapped word, in a poll loop. Pairs with a host access. */
+LLANE_DEVICE void llane_store_sign(uint32_t *to, uint32_t value)
+{
+    llane_store_system32(to, value);
+}
+
 /* Pairs with llane_store_system32 of another kernel, or with a host access to a mapped word. */
 LLANE_DEVICE uint32_t llane_load_system32(const uint32_t *from)
 {

@@ -138,7 +138,7 @@ LLANE_DEVICE bool llane_gather(ADDRESS at, uint32_t missing, uint32_t op, const 
                 pause_ns = pause_ns < LLANE_LAST_PAUSE_NS ? 2 * pause_ns : pause_ns;
             }
         }
-        if (missing != 0 && llane_poll_must_stop(poll))
+        if (missing != 0 && llane_poll_must_stop(poll, P::IS_LL ? LLANE_LL : LLANE_SENTINEL, op))
             return false;
     }
     llane_poll_ends(poll, began);

@@ -54,14 +54,18 @@ enum {
     LLANE_DEAD_OVERLAP = 2, /* two kernels of one lane ran at once */
 };
 
+enum llane_packet { LLANE_LL, LLANE_SENTINEL, LLANE_N_PACKETS };
+
 /*
  * Mapped host memory, one per lane, alive as long as the process. `abort` is written by the host
  * and read by polling kernels; `dead` is written by a kernel that gave up (LLANE_DEAD_*) and read
- * by the host.
+ * by the host. `waiting` is a kernel's sign that it still polls for packets of a family, stored with
+ * each look at `abort`: its operation's number, never 0, which the host puts back.
  */
 struct llane_lane_words {
     uint32_t abort;
     uint32_t dead;
+    uint32_t waiting[LLANE_N_PACKETS];
 };
 
 enum llane_kernel_op {
@@ -177,7 +181,6 @@ enum llane_algorithm {
     LLANE_ISLANDS,
     LLANE_N_ALGORITHMS
 };
-enum llane_packet { LLANE_LL, LLANE_SENTINEL, LLANE_N_PACKETS };
 
 #ifdef __cplusplus
 extern "C" {

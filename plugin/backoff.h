@@ -1,11 +1,12 @@
 /*
  * backoff: how a helper thread waits for something it can only poll: sleeps from 50 us that double
  * to 1 ms, and to 10 ms once a second has gone by (an arrival may take hours). Helper threads only,
- * never a user's call (LLANE_WAIT apart). No errors.
+ * never a user's call (LLANE_WAIT apart). No errors. And deadlines, for any thread.
  */
 #ifndef LLANE_BACKOFF_H
 #define LLANE_BACKOFF_H
 
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <time.h>
@@ -40,6 +41,17 @@ static inline int64_t llane_now_ms(void)
     struct timespec ts;
     clock_gettime(CLOCK_MONOTONIC, &ts);
     return (int64_t)ts.tv_sec * 1000 + ts.tv_nsec / 1000000;
+}
+
+/* For a lock whose holder may not come back from the driver. 0: it is held. */
+static inline int llane_lock_within(pthread_mutex_t *lock, long ms)
+{
+    struct timespec deadline;
+    clock_gettime(CLOCK_REALTIME, &deadline);
+    deadline.tv_nsec += ms % 1000 * 1000000;
+    deadline.tv_sec += ms / 1000 + deadline.tv_nsec / 1000000000;
+    deadline.tv_nsec %= 1000000000;
+    return pthread_mutex_timedlock(lock, &deadline);
 }
 
 /* Relaxed: the flag carries no data, it only ends a wait. NULL is "never". */

@@ -80,9 +80,8 @@ int llane_staging_arm(struct llane_staging *staging, uint32_t n_ranks,
 
 static int is_idle(const struct llane_staging *s)
 {
-    int is_done = 0, has_looked = 0;
+    int is_done = 0;
     return !llane_gpu_event_query(s->last_probe, &is_done) && is_done &&
-           !llane_gpu_stream_query(s->look_stream, &has_looked) && has_looked &&
            (!s->events || llane_order_events_are_idle(s->events));
 }
 
@@ -162,7 +161,6 @@ static int allocate(int device, uint64_t bytes, uint64_t max_total_bytes,
     s->base = base;
     s->is_exported = !llane_gpu_ipc_export(base, &s->handle);
     if ((err = llane_gpu_host_alloc(sizeof(struct llane_mapped), &host, &mapped_device)) ||
-        (err = llane_gpu_stream_create(&s->look_stream)) ||
         (err = llane_gpu_event_create(0, &s->last_probe))) {
         goto undo_struct;
     }

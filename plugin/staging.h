@@ -24,7 +24,6 @@
 struct llane_mapped {
     struct llane_lane_words words;
     uint32_t probe_result[LLANE_MAX_RANKS];
-    struct llane_cell seen; /* a copy of a cell, for the watch */
 };
 
 struct llane_staging {
@@ -34,7 +33,6 @@ struct llane_staging {
     struct llane_gpu_ipc_handle handle; /* if it could be exported */
     int is_exported;
     struct llane_mapped *mapped, *mapped_device;
-    struct CUstream_st *look_stream; /* for the watch's copies, which must not wait for a kernel */
     struct CUevent_st *last_probe;
     struct llane_order_events *events; /* of the communicator whose lane it was or is; NULL: none */
     /* In the graveyard: held while kernels of some rank may write here; NULL: free to be taken. */

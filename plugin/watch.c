@@ -18,14 +18,14 @@ enum {
     LOOKS_A_THOROUGH_ONE = 5,
     /* A running kernel whose packets are all there ends much sooner. */
     STUCK_FOR_SURE_MS = 300,
+    /* A kernel that still waits gives a sign far more often. */
+    SILENT_FOR_SURE_MS = 3 * LOOK_EVERY_MS,
 };
 
-/* What is known of the kernel that runs on a lane, from copies of one of its cells. */
-struct kernel_state {
-    int is_copying;
-    struct llane_cell cell; /* the last copy */
-    int64_t waits_since_ms; /* the cell has been busy with the same operation; 0: it is not */
-    int64_t copied_at_ms;
+/* The last kernel that gave a sign that it waits for packets of a family. */
+struct waiting {
+    uint32_t op;
+    int64_t since_ms, heard_ms;
 };
 
 struct llane_watched {
@@ -33,7 +33,7 @@ struct llane_watched {
     struct llane_presence *presence; /* this rank's */
     int n_ranks;
     _Atomic int *failure;
-    struct kernel_state kernel;
+    struct waiting waiting[LLANE_N_PACKETS];
     struct llane_watched *next;
 };
 
@@ -142,39 +142,34 @@ static void fail_where_ranks_disagree(const struct llane_watched *w)
 /* ---- looking ---- */
 
 /*
- * What the cell says: a kernel that began and has not ended, and which. A copy on a stream of its own,
- * as a spinning kernel holds up neither; awaited by the next look.
+ * Whether a kernel waits, and which, it tells by itself in host memory. The driver is not asked: while a
+ * thread of the program is in cudaFree, which waits for that very kernel, copies would wait too.
  */
 static void look_at_kernel(struct llane_watched *w, int64_t now_ms)
 {
-    struct kernel_state *k = &w->kernel;
-    struct llane_staging *staging = w->lane->staging;
-    int is_done = 0;
-    if (llane_gpu_device_set(w->lane->device)) {
-        return;
-    }
-    if (k->is_copying) {
-        if (llane_gpu_stream_query(staging->look_stream, &is_done) || !is_done) {
-            return;
+    struct llane_lane_words *words = &w->lane->staging->mapped->words;
+    for (int p = 0; p < LLANE_N_PACKETS; p++) {
+        struct waiting *k = &w->waiting[p];
+        /* Pairs with the store in llane_poll_must_stop. */
+        uint32_t op = __atomic_exchange_n(&words->waiting[p], 0, __ATOMIC_RELAXED);
+        if (op) {
+            k->since_ms = op == k->op ? k->since_ms : now_ms;
+            k->op = op;
+            k->heard_ms = now_ms;
         }
-        k->is_copying = 0;
-        struct llane_cell cell = staging->mapped->seen;
-        int is_same = cell.busy && cell.ll_op == k->cell.ll_op &&
-                      cell.sentinel_op == k->cell.sentinel_op && k->waits_since_ms;
-        k->waits_since_ms = !cell.busy ? 0 : is_same ? k->waits_since_ms : k->copied_at_ms;
-        k->cell = cell;
     }
-    k->copied_at_ms = now_ms;
-    k->is_copying = !llane_gpu_memcpy_async(&staging->mapped->seen,
-                                            &llane_staging_cells(staging->base)->cell[0],
-                                            sizeof staging->mapped->seen, staging->look_stream);
 }
 
-/* As of the last copy, which may be a look old. */
-static int64_t waited_ms(const struct llane_watched *w)
+/* The first sign may be an old one: its time counts from the look that found it. */
+static int64_t waited_ms(const struct llane_watched *w, int64_t now_ms)
 {
-    const struct kernel_state *k = &w->kernel;
-    return k->waits_since_ms ? k->copied_at_ms - k->waits_since_ms : 0;
+    int64_t most_ms = 0;
+    for (int p = 0; p < LLANE_N_PACKETS; p++) {
+        const struct waiting *k = &w->waiting[p];
+        int64_t ms = now_ms - k->heard_ms < SILENT_FOR_SURE_MS ? k->heard_ms - k->since_ms : 0;
+        most_ms = ms > most_ms ? ms : most_ms;
+    }
+    return most_ms;
 }
 
 /* Before that, a kernel that waits is set-up's, which ends it: NCCL carries on. */
@@ -199,7 +194,7 @@ static int needs(struct llane_watched *w, int rank, uint32_t state, int64_t now_
         return 0;
     }
     look_at_kernel(w, now_ms);
-    return waited_ms(w) > STUCK_FOR_SURE_MS;
+    return waited_ms(w, now_ms) > STUCK_FOR_SURE_MS;
 }
 
 /* Ours may have been finalized meanwhile: then only a kernel that waits is of interest. */
@@ -225,7 +220,7 @@ static void look_at_clock(struct llane_watched *w, int64_t now_ms)
 {
     if (llane_config()->timeout_s && is_live(w)) {
         look_at_kernel(w, now_ms);
-        if (waited_ms(w) > (int64_t)llane_config()->timeout_s * 1000) {
+        if (waited_ms(w, now_ms) > (int64_t)llane_config()->timeout_s * 1000) {
             fail_for_time(w);
         }
     }
@@ -282,13 +277,10 @@ static void *thread_main(void *unused)
     return NULL;
 }
 
-/* A look may not come back from the driver: a second is waited for it. */
+/* What the driver is asked in a look may not come back: a second is waited for it. */
 static int lock_in_time(void)
 {
-    struct timespec deadline;
-    clock_gettime(CLOCK_REALTIME, &deadline);
-    deadline.tv_sec++;
-    return pthread_mutex_timedlock(&lock, &deadline);
+    return llane_lock_within(&lock, 1000);
 }
 
 /* The CUDA runtime has registered its own end earlier, so no look meets it. */

@@ -9,8 +9,10 @@
  * Owns: one thread of the process, which looks ten times a second and also keeps the marks by which
  * other processes see that this one lives (life.h). It stays until the process ends.
  * Threads: start, begin, end by set-up's helper threads and whoever drops the communicator last; leave
- * by any. Blocking: end, and exit for a second at most, wait for a look that is under way. Errors: what cannot be watched is
- * not watched, said once.
+ * by any. Blocking: end, and exit for a second at most, wait for a look that is under way, which reads
+ * memory and asks the GPU nothing but whether buried operations have ended (llane_staging_collect): the
+ * driver answers that while a thread is in cudaFree, but no copy or creation. Errors: what cannot be
+ * watched is not watched, said once.
  */
 #ifndef LLANE_WATCH_H
 #define LLANE_WATCH_H

@@ -4,6 +4,7 @@
 #include "values.h"
 
 #include <errno.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,6 +31,17 @@ static const char g_help[] =
     "  abort                ncclCommAbort in the middle of a sum: ncclRemoteError\n"
     "  late                 LLANE_TIMEOUT_S=1, it comes too late: ncclRemoteError\n"
     "  late_graph           the same, the sum being a graph's\n"
+    "  free_kill free_late free_graph   as kill, late, exit_graph, and one more thread of the "
+    "others "
+    "frees\n"
+    "                       device memory meanwhile, which waits for the kernel; with a second "
+    "communicator,\n"
+    "                       aborted first\n"
+    "  free_shadow          as free_kill, LLANE_AB=shadow, and one more thread is in a call: the "
+    "shrink "
+    "returns\n"
+    "  free_wait            nobody is gone, it only never comes: no error, the aborts end the "
+    "kernel\n"
     "  none                 sums for longer than LLANE_TIMEOUT_S=1: no error\n"
     "  check_count check_type check_op check_route   LLANE_CHECK=1, LLANE_MAX_BYTES=256, it makes "
     "the\n"
@@ -40,10 +52,12 @@ static const char g_help[] =
 
 enum { COUNT = 64, LIMIT_MS = 3000, QUIET_MS = 1300 };
 static struct {
-    int rank, n, victim;
+    int rank, n, victim, device;
     const char *what;
-    ncclComm_t comm;
+    ncclComm_t comm, other; /* other: of the free_* alone */
     struct CUstream_st *stream;
+    void *freed;
+    _Atomic int is_freed;
     struct CUgraphExec_st *graph;
     float *in, *out;
     float host[COUNT];
@@ -115,7 +129,25 @@ static void sum(void)
 
 static int is_graph(void)
 {
-    return is("exit_graph") || is("late_graph");
+    return is("exit_graph") || is("late_graph") || is("free_graph");
+}
+
+static int is_free(void)
+{
+    return strncmp(g.what, "free_", 5) == 0;
+}
+
+/* Its sum is the communicator's only one. */
+static void open_other(void)
+{
+    ncclUniqueId id;
+    ncclComm_t first = g.comm;
+    ranks_unique_id("other", ncclGetUniqueId, &id);
+    RANKS_CHECK(ncclCommInitRank(&g.other, g.n, id, g.rank));
+    g.comm = g.other;
+    sum();
+    g.comm = first;
+    RANKS_CHECK(llane_gpu_malloc(sizeof(g.host), &g.freed));
 }
 
 static void open_all(void)
@@ -123,7 +155,8 @@ static void open_all(void)
     ncclUniqueId id;
     int n_devices;
     RANKS_CHECK(llane_gpu_device_count(&n_devices));
-    RANKS_CHECK(llane_gpu_device_set(g.rank % n_devices));
+    g.device = g.rank % n_devices;
+    RANKS_CHECK(llane_gpu_device_set(g.device));
     RANKS_CHECK(llane_gpu_stream_create(&g.stream));
     RANKS_CHECK(llane_gpu_malloc(2 * sizeof(g.host), (void **)&g.in));
     RANKS_CHECK(llane_gpu_malloc(2 * sizeof(g.host), (void **)&g.out));
@@ -138,6 +171,8 @@ static void open_all(void)
         RANKS_CHECK(llane_gpu_graph_launch(g.graph, g.stream));
         check();
     }
+    if (is_free())
+        open_other();
 }
 
 /* ---- the victim ---- */
@@ -163,7 +198,7 @@ static void suffer(void)
     pid_t pid = getpid();
     if (is("children"))
         leave_child();
-    if (is("abort")) {
+    if (is("abort") || is_free()) {
         ranks_barrier("called");
         sleep_ms(50);
     }
@@ -171,13 +206,14 @@ static void suffer(void)
     say_when();
     if (strncmp(g.what, "end_", 4) == 0)
         sleep_ms(100); /* the others are in the call that waits, or soon will be */
-    if (is("kill") || is("children") || is("stopped") || strncmp(g.what, "end_", 4) == 0)
+    if (is("kill") || is("free_kill") || is("free_shadow") || is("children") || is("stopped") ||
+        strncmp(g.what, "end_", 4) == 0)
         raise(SIGKILL);
     if (is("crash"))
         abort();
     if (is("quit"))
         _exit(0);
-    if (strncmp(g.what, "exit_", 5) == 0)
+    if (strncmp(g.what, "exit_", 5) == 0 || is("free_graph"))
         exit(0);
     if (is("pause")) {
         raise(SIGSTOP);
@@ -243,6 +279,97 @@ static double when(void)
     return ms;
 }
 
+static void *free_memory(void *unused)
+{
+    RANKS_CHECK(llane_gpu_device_set(g.device));
+    RANKS_CHECK(llane_gpu_free(g.freed));
+    g.is_freed = 1;
+    return unused;
+}
+
+static void *abort_all(void *is_aborted)
+{
+    RANKS_CHECK(ncclCommAbort(g.other));
+    RANKS_CHECK(ncclCommAbort(g.comm));
+    *(_Atomic int *)is_aborted = 1;
+    return NULL;
+}
+
+static void await_flag(const _Atomic int *flag, double from_ms, const char *words)
+{
+    while (!*flag && now_ms() - from_ms < LIMIT_MS)
+        sleep_ms(1);
+    expect(*flag, words);
+}
+
+/* A hang would be the aborts': they are another thread's. */
+static void see_all_end(double noticed_ms)
+{
+    static _Atomic int is_aborted;
+    pthread_t thread;
+    double start = now_ms();
+    expect(!g.is_freed, "the memory is freed while the kernel waits");
+    RANKS_CHECK(pthread_create(&thread, NULL, abort_all, &is_aborted));
+    await_flag(&is_aborted, start, "ncclCommAbort does not come back");
+    await_end(start);
+    await_flag(&g.is_freed, start, "the memory is not freed");
+    printf("rank %d: noticed after %.1f ms, ended after %.1f ms more\n", g.rank, noticed_ms,
+           now_ms() - start);
+}
+
+static void *call_again(void *unused)
+{
+    (void)call();
+    return unused;
+}
+
+static void *shrink(void *is_back)
+{
+    ncclComm_t child;
+    RANKS_CHECK(ncclCommShrink(g.comm, &g.victim, 1, &child, NULL, FAKE_SHRINK_ABORT));
+    *(_Atomic int *)is_back = 1;
+    return NULL;
+}
+
+/* The next call copies its input for the lane, which waits for the one that frees. What becomes of it
+ * is not asked. */
+static void shrink_beside_a_call(void)
+{
+    static _Atomic int is_back;
+    pthread_t thread;
+    RANKS_CHECK(pthread_create(&thread, NULL, call_again, NULL));
+    sleep_ms(50);
+    expect(error() == ncclSuccess, "an error where there is none");
+    ranks_barrier("called");
+    double noticed_ms = await_error(when()), start = now_ms();
+    RANKS_CHECK(pthread_create(&thread, NULL, shrink, &is_back));
+    await_flag(&is_back, start, "ncclCommShrink does not come back");
+    printf("rank %d: ended after %.1f ms, noticed after %.1f ms\n", g.rank, now_ms() - start,
+           noticed_ms);
+    fflush(NULL);
+    _exit(0);
+}
+
+static void free_and_abort(void)
+{
+    pthread_t thread;
+    double from_ms = now_ms();
+    make_needing_call();
+    RANKS_CHECK(pthread_create(&thread, NULL, free_memory, NULL));
+    if (is("free_shadow")) {
+        sleep_ms(50);
+        shrink_beside_a_call();
+    }
+    ranks_barrier("called");
+    if (is("free_kill") || is("free_graph"))
+        from_ms = when();
+    if (is("free_wait"))
+        stay_quiet();
+    see_all_end(is("free_wait") ? 0 : await_error(from_ms));
+    if (is("free_wait") || is("free_late"))
+        ranks_barrier("end");
+}
+
 static void see_error_and_abort(double from_ms)
 {
     double noticed_ms = await_error(from_ms);
@@ -297,6 +424,10 @@ static void live_on(void)
     double from_ms = now_ms();
     if (strncmp(g.what, "end_", 4) == 0)
         end_though_dead();
+    if (is_free()) {
+        free_and_abort();
+        return;
+    }
     if (is("pause")) {
         let_go_on();
         return;

@@ -42,6 +42,16 @@ deaths abort__in_a_sum__remote_error_for_the_others abort 0 2 'ncclRemoteError'
 deaths late__LLANE_TIMEOUT_S__remote_error late 0 2 'ncclRemoteError' LLANE_TIMEOUT_S=1
 deaths late__LLANE_TIMEOUT_S_and_a_replay__remote_error late_graph 0 2 'ncclRemoteError' LLANE_TIMEOUT_S=1
 deaths late__LLANE_TIMEOUT_S_and_nobody_late__no_error none 0 0 'LLANE rank' LLANE_TIMEOUT_S=1
+free() { # free WHAT STATUS LINES PATTERN [NAME=VALUE...]
+    local what=$1
+    shift
+    deaths "free__${what}_while_a_thread_is_in_cudaFree__seen_and_aborted${4:+__$4}" "free_$what" "$@"
+}
+free kill 137 2 "$died"
+free kill 137 2 "$died" LLANE_TIMEOUT_S=1
+free late 0 2 'ncclRemoteError' LLANE_TIMEOUT_S=1
+free graph 0 2 'ncclRemoteError'
+free wait 0 0 'LLANE rank'
 differ() { # differ WHAT WORDS
     deaths "check__${1}_differs__invalid_usage_on_all" "check_$1" 0 3 \
         "the ranks disagree on all-reduce call 2: (rank [02] 64 float32 sum, )?rank 1 $2" \

@@ -103,6 +103,12 @@ LLANE_DEVICE void llane_store_system32(uint32_t *to, uint32_t value)
     llane_emu_store4(to, value);
 }
 
+/* To a mapped word, in a poll loop: never faulty, and nothing that came. Pairs with a host access. */
+LLANE_DEVICE void llane_store_sign(uint32_t *to, uint32_t value)
+{
+    __atomic_store_n(to, value, __ATOMIC_RELAXED);
+}
+
 /* Cells live in local memory. Kernels of one lane are ordered by events, so relaxed is enough; the
  * accesses are atomic because the busy mark is there for the day when they are not ordered. Pairs
  * with llane_store_cell of the lane's previous kernel. */

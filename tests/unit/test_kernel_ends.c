@@ -4,6 +4,7 @@
  * Through plugin/gpu.h and kernels/table.h alone, so it can be linked with gpu_cuda.c as well. Also
  * built with kernels that test_kernel_mutations.sh has broken on purpose; then it must fail.
  */
+#include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -107,9 +108,15 @@ static void check_dead(struct member *m, uint32_t reason)
     }
 }
 
-static void member_abort(struct member *m)
+/* Of operation 1. */
+static void member_abort(struct member *m, enum llane_packet packet)
 {
     int is_done;
+
+    /* Pairs with the look in the poll loop, as below. */
+    while (__atomic_load_n(&m->words->waiting[packet], __ATOMIC_RELAXED) != 1)
+        sched_yield();
+    assert_int_equal(m->words->waiting[!packet], 0);
 
     MUST(llane_gpu_stream_query(m->stream, &is_done));
     assert_false(is_done);
@@ -138,7 +145,7 @@ static void kernels__aborted_while_polling__leave_output_alone_and_lane_dead(voi
                             ? how.count * 4 / LLANE_LL_PAYLOAD * LLANE_PACKET_BYTES
                             : 0,
                         word_of(UNTOUCHED));
-        member_abort(m);
+        member_abort(m, how.packet);
         member_check_arena(m, UNTOUCHED);
         check_dead(m, LLANE_DEAD_ABORT);
         team_destroy(team);
@@ -176,7 +183,7 @@ static void kernels__two_shot_aborted_between_its_steps__ends_and_lane_dead(void
                         (uint32_t)format_encode(
                             format_of(LLANE_TYPE_F32),
                             format_decode(format_of(LLANE_TYPE_F32), word_of(UNTOUCHED)) + 1.0));
-        member_abort(m);
+        member_abort(m, how.packet);
         check_dead(m, LLANE_DEAD_ABORT);
         team_destroy(team);
     }

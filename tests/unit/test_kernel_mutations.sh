@@ -48,6 +48,7 @@ RAW_WORDS | results:kernels__three_kinds* | reduce | s/if constexpr \(T::IS_FLOA
 OWN_CELL | reuse:one_shot_ll__* | cells | s/(llane_cells_leave\(.*?if \(!visit->mine)/$1 || visit->mine != \&cells->cell[llane_block_id()]/s
 NO_SYNC | reuse:one_shot_ll__* | cells | s/!llane_block_or\(!visit->is_whole\)/visit->is_whole/
 NO_BUSY | ends:kernels__two_at_once* | cells | s/if \(visit->mine\)\s*llane_store_system32\(&visit->mine->busy, 1\);/(void)visit;/
+NO_SIGN | ends:kernels__aborted* | cells | s/llane_store_sign\([^;]*;/(void)number;/
 NO_LOOK | ends:kernels__aborted* | cells | s/if \(llane_load_system32\(&poll->words->abort\) == 0\)/if (poll)/
 IGNORE_DEAD | ends:kernels__aborted* | cells | s/llane_load_system32\(&cells->dead\) == LLANE_DEAD_NOT;/true;/
 '
