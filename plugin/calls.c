@@ -66,8 +66,10 @@ static void meet(struct llane_comm *comm)
     comm->handle_bytes = malloc_usable_size(handle);
     if (llane_tuner_find(handle, comm->handle_bytes, &tuner_id) && tuner_id) {
         /* Before the creation hook's id: the first communicator of a process has only this one. */
+        pthread_mutex_lock(&comm->key_lock);
         llane_key_of_tuner(tuner_id, comm->shrink, &comm->key);
         comm->has_key = comm->shrink != LLANE_KEY_NAMELESS;
+        pthread_mutex_unlock(&comm->key_lock);
     }
     comm->objection = objection_of(comm);
     struct llane_order_events *events = NULL;
@@ -383,6 +385,10 @@ static ncclResult_t async_error(struct llane_comm *comm, ncclResult_t nccls)
                                                                                    : nccls;
 }
 
+/* A call of another thread's may hold the lock that waits, in the driver, for the dead: who asks so as
+ * to end that must not wait for it. */
+enum { LOCK_MS = 20 };
+
 ncclResult_t llane_call_CommGetAsyncError(const struct llane_nccl *nccl, ncclComm_t handle,
                                           ncclResult_t *error)
 {
@@ -391,9 +397,8 @@ ncclResult_t llane_call_CommGetAsyncError(const struct llane_nccl *nccl, ncclCom
         result == ncclSuccess && !llane_is_refused(*error) ? llane_comm_acquire(handle) : NULL;
     ncclResult_t failure = comm && comm->nccl == nccl ? llane_comm_failure(comm) : ncclSuccess;
     if (failure != ncclSuccess) {
-        *error = failure; /* without the lock: a launch may hold it that waits for the dead */
-    } else if (comm && comm->nccl == nccl) {
-        pthread_mutex_lock(&comm->lock);
+        *error = failure;
+    } else if (comm && comm->nccl == nccl && !llane_lock_within(&comm->lock, LOCK_MS)) {
         *error = async_error(comm, *error);
         pthread_mutex_unlock(&comm->lock);
     }

@@ -39,9 +39,9 @@ static void forget(const struct birth *birth)
 static void uncount_child(const struct birth *birth)
 {
     if (birth->parent) {
-        pthread_mutex_lock(&birth->parent->lock);
+        pthread_mutex_lock(&birth->parent->key_lock);
         --*birth->n_siblings;
-        pthread_mutex_unlock(&birth->parent->lock);
+        pthread_mutex_unlock(&birth->parent->key_lock);
     }
 }
 
@@ -166,10 +166,10 @@ static void share(struct birth *birth, struct llane_comm *parent)
 static void expect_split(struct birth *birth, struct llane_comm *parent, int color,
                          const ncclConfig_t *config)
 {
-    pthread_mutex_lock(&parent->lock);
+    pthread_mutex_lock(&parent->key_lock);
     birth->has_key = parent->has_key;
     llane_key_of_child(&parent->key, ++parent->n_splits, color, &birth->key);
-    pthread_mutex_unlock(&parent->lock);
+    pthread_mutex_unlock(&parent->key_lock);
     birth->parent = parent;
     birth->n_siblings = &parent->n_splits;
     birth->options = llane_comm_options_read(config, &parent->options);
@@ -181,11 +181,11 @@ static void expect_split(struct birth *birth, struct llane_comm *parent, int col
 static void expect_shrunk(struct birth *birth, struct llane_comm *parent, const int *excluded,
                           int n_excluded, int is_abort, const ncclConfig_t *config)
 {
-    pthread_mutex_lock(&parent->lock);
+    pthread_mutex_lock(&parent->key_lock);
     birth->shrink = llane_key_of_shrink(excluded, n_excluded, parent->n_shrinks++);
     birth->has_key = parent->has_key && birth->shrink != LLANE_KEY_NAMELESS;
     llane_key_of_child(&parent->key, birth->shrink, LLANE_KEY_SHRINK, &birth->key);
-    pthread_mutex_unlock(&parent->lock);
+    pthread_mutex_unlock(&parent->key_lock);
     birth->parent = parent;
     birth->n_siblings = &parent->n_shrinks;
     birth->options = llane_comm_options_read(config, &parent->options);
@@ -221,10 +221,10 @@ ncclResult_t llane_call_CommShrink(const struct llane_nccl *nccl, ncclComm_t par
     }
     /* Where NCCL refuses the arguments, the parent goes on. */
     int is_abort = (flags & NCCL_SHRINK_ABORT) && comm && excluded && n_excluded > 0;
-    expect_shrunk(&birth, known, excluded, n_excluded, is_abort, config);
     if (is_abort) {
         llane_comm_retire(known, 1); /* NCCL waits for the parent's stream: our word first */
     }
+    expect_shrunk(&birth, known, excluded, n_excluded, is_abort, config);
     return born(&birth, nccl->CommShrink(parent, excluded, n_excluded, comm, config, flags));
 }
 

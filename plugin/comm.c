@@ -208,6 +208,7 @@ void llane_comm_release(struct llane_comm *comm)
         llane_board_leave(comm->board);
     }
     pthread_mutex_destroy(&comm->lock);
+    pthread_mutex_destroy(&comm->key_lock);
     pthread_mutex_lock(&table_lock);
     comm->next_in_all = unused;
     unused = comm;
@@ -322,6 +323,7 @@ struct llane_comm *llane_comm_add(const struct llane_nccl *nccl, ncclComm_t hand
         comm->shares_with = shares_with;
     }
     pthread_mutex_init(&comm->lock, NULL);
+    pthread_mutex_init(&comm->key_lock, NULL);
     pthread_mutex_lock(&table_lock);
     atomic_store_explicit(&comm->handle, handle, memory_order_relaxed);
     /* Release pairs with try_hold's acquire. The caller's and the table's. */

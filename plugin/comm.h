@@ -78,8 +78,8 @@ struct llane_comm {
 
     /* Set once before the state leaves NEW. */
     int n_ranks, rank, device;
-    size_t handle_bytes; /* of NCCL's allocation, which holds the tuner context's slot */
-    struct llane_board_key key;
+    size_t handle_bytes;        /* of NCCL's allocation, which holds the tuner context's slot */
+    struct llane_board_key key; /* this and has_key under key_lock until then */
     int has_key;
     uint64_t shrink; /* llane_key_of_shrink, 0: it is no such child */
     struct llane_comm_options options;
@@ -90,13 +90,16 @@ struct llane_comm {
      * among that one's. */
     struct llane_comm *shares_with;
 
+    /* Never held in a call of the driver's or NCCL's: what ends a communicator may take it. */
+    pthread_mutex_t key_lock;
+    uint64_t n_splits, n_shrinks; /* under key_lock; children's ids are made of them */
+
     pthread_mutex_t lock; /* over everything below, but for the atomics */
     /* Written by the set-up thread (INACTIVE) and under the lock; read by every call. */
     _Atomic int state;
     _Atomic int inactive_reason;
-    uint64_t n_all_reduces;       /* begun, but for those that came to nothing */
-    uint64_t n_in_group;          /* the last of them: begun in the open group, none launched yet */
-    uint64_t n_splits, n_shrinks; /* likewise: children's ids are made of them */
+    uint64_t n_all_reduces; /* begun, but for those that came to nothing */
+    uint64_t n_in_group;    /* the last of them: begun in the open group, none launched yet */
     int is_dead_logged;
     /* NCCL said ncclInProgress to a call on this stream: its kernel launches later, and is recorded
      * in the order when the communicator is ready again. */

@@ -52,6 +52,7 @@ free kill 137 2 "$died" LLANE_TIMEOUT_S=1
 free late 0 2 'ncclRemoteError' LLANE_TIMEOUT_S=1
 free graph 0 2 'ncclRemoteError'
 free wait 0 0 'LLANE rank'
+free shadow 137 4 'ncclRemoteError' LLANE_AB=shadow
 differ() { # differ WHAT WORDS
     deaths "check__${1}_differs__invalid_usage_on_all" "check_$1" 0 3 \
         "the ranks disagree on all-reduce call 2: (rank [02] 64 float32 sum, )?rank 1 $2" \
