@@ -1,6 +1,7 @@
 #!/bin/bash
 # Proves that NCCL calls reach llane from every kind of caller, however it was linked and loaded, that
-# pncclX stays NCCL's, and that what cannot be redirected is left whole and said. Reports TAP.
+# pncclX stays NCCL's, that what NCCL calls of itself does too, behind every door and however libnccl was
+# linked, and that what cannot be redirected is left whole and said. Reports TAP.
 # The plugin here is made of the built modules with a recording stand-in for calls.c.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
@@ -49,7 +50,7 @@ build_failed() {
 # nccl OUTPUT SONAME VERSION [FLAG...]
 nccl() {
     "$cc" "${flags[@]}" -shared -fPIC tests/fixtures/nccl_copy.c -DCOPY_VERSION="$3" -o "$1" \
-        -Wl,-soname,"$2" -Wl,-z,lazy "${@:4}" || build_failed "$1"
+        -Wl,-soname,"$2" -Wl,-z,lazy,-z,relro "${@:4}" || build_failed "$1"
 }
 # caller OUTPUT NCCL [FLAG...]: an object that calls NCCL.
 caller() {
@@ -58,8 +59,8 @@ caller() {
 }
 # direct OUTPUT [FLAG...]: a program that calls NCCL.
 direct() {
-    "$cc" "${flags[@]}" tests/fixtures/{interpose_direct,caller}.c -o "$out/$1" "$out/libnccl.so.2" \
-        -Wl,-rpath,"$out" -ldl "${@:2}" || build_failed "$1"
+    "$cc" "${flags[@]}" tests/fixtures/{interpose_direct,caller}.c -o "$out/$1" "${@:2}" \
+        "$out/libnccl.so.2" -Wl,--enable-new-dtags,-rpath,"$out" -ldl || build_failed "$1"
 }
 
 nccl "$out/libnccl.so.2" libnccl.so.2 22809
@@ -69,9 +70,13 @@ done
 nccl "$out/shared-page/libnccl.so.2" libnccl.so.2 22809 -DCOPY_PAD=0xae0 \
     -Wl,-z,noseparate-code
 
+# interpose_object OUTPUT SOURCE
+interpose_object() {
+    "$cc" "${flags[@]}" -fPIC -fvisibility=hidden -c "$2" -o "$1" || build_failed "$2"
+}
 # Not under a sanitizer: its runtime would have to be the first library of every program here.
 mkdir "$out/objects"
-for module in interpose elf_image hooks real_nccl exports door startup abi_tuner abi_env tuner_contexts forks nccl_tuning \
+for module in elf_image hooks real_nccl exports door startup abi_tuner abi_env tuner_contexts forks nccl_tuning \
     log config version; do
     "$cc" "${flags[@]}" -fPIC -fvisibility=hidden -c "plugin/$module.c" -o "$out/objects/$module.o" ||
         build_failed "$module"
@@ -80,11 +85,18 @@ done
     -o "$out/objects/recording_calls.o" || build_failed recording_calls
 sed 's/^local:/    llane_test_calls;\nlocal:/' plugin/exports.map >"$out/exports.map"
 plugin=$out/libnccl-tuner-llane.so
-"$cc" -shared -o "$plugin" "$out"/objects/*.o -pthread -ldl -Wl,-z,nodelete,-z,defs \
-    -Wl,-soname,libnccl-tuner-llane.so -Wl,--version-script="$out/exports.map" ||
-    build_failed "the plugin"
-"$cc" -shared -nostdlib -o "$out/libnccl-llane.so" -Wl,--no-as-needed "$plugin" "$out/libnccl.so.2" \
-    -Wl,-rpath,"\$ORIGIN" -Wl,-soname,libnccl-llane.so || build_failed "the drop-in"
+# link_plugin FOLDER INTERPOSE_OBJECT: the plugin and the drop-in there.
+link_plugin() {
+    "$cc" -shared -o "$1/libnccl-tuner-llane.so" "$2" "$out"/objects/*.o -pthread -ldl \
+        -Wl,-z,nodelete,-z,defs -Wl,-soname,libnccl-tuner-llane.so \
+        -Wl,--version-script="$out/exports.map" || build_failed "the plugin"
+    "$cc" -shared -nostdlib -o "$1/libnccl-llane.so" -Wl,--no-as-needed \
+        "$1/libnccl-tuner-llane.so" "$out/libnccl.so.2" \
+        -Wl,--enable-new-dtags,-rpath,"\$ORIGIN" -Wl,-soname,libnccl-llane.so ||
+        build_failed "the drop-in"
+}
+interpose_object "$out/interpose.o" plugin/interpose.c
+link_plugin "$out" "$out/interpose.o"
 
 # ---- programs that call NCCL themselves: libnccl is in the global scope ----
 # name: flags
@@ -149,13 +161,144 @@ done
     check "plugin tables, every version" $(loose tables)
 }
 
+# ---- what NCCL calls of itself ----
+# A case is a command for env, with @/ for the folder of the plugin and the drop-in, and the mutants of
+# interpose.c that it is there to catch. With the plugin it must succeed, with each of them fail.
+own_cases=()
+# run_own FOLDER LIBNCCL COMMAND: with the plugin of that folder and that libnccl.
+run_own() {
+    local words
+    read -ra words <<<"${3//@\//$1/}"
+    LD_LIBRARY_PATH=$(dirname "$2"):$1 timeout 60 env "${words[@]}" 2>&1
+}
+# own NAME MUTANTS LIBNCCL COMMAND
+own() {
+    local output
+    output=$(run_own "$out" "$3" "$4")
+    report "NCCL's own calls: $1" $? "$output"
+    own_cases+=("$1|$2|$3|$4")
+}
+# caught MUTANT PERL: of interpose.c, by every case that names it.
+caught() {
+    local folder=$out/mutant-$1 entry name mutants libnccl command status n=0 skipped=0 output=
+    mkdir "$folder"
+    if ! perl -0pe "$2" plugin/interpose.c >"$folder/interpose.c" ||
+        cmp -s plugin/interpose.c "$folder/interpose.c"; then
+        build_failed "mutant $1"
+    fi
+    interpose_object "$folder/interpose.o" "$folder/interpose.c"
+    link_plugin "$folder" "$folder/interpose.o"
+    for entry in "${own_cases[@]}"; do
+        IFS='|' read -r name mutants libnccl command <<<"$entry"
+        [[ " $mutants " == *" $1 "* ]] || continue
+        run_own "$folder" "$libnccl" "$command" >"$folder/said"
+        status=$?
+        if [ $status -eq 77 ]; then
+            skipped=$((skipped + 1))
+        elif [ $status -eq 1 ] && grep -q '^tests/fixtures/' "$folder/said"; then
+            n=$((n + 1)) # a check of the program's failed, nothing else
+        else
+            output+="not by: $name"$'\n'
+        fi
+    done
+    status=1
+    if [ -z "$output" ]; then
+        [ $n -eq 0 ] || status=0
+        [ $n -gt 0 ] || [ $skipped -eq 0 ] || status=77
+    fi
+    report "mutant $1 of interpose.c is caught, cases: $n" $status "$output"
+}
+# has_slots LIBNCCL KIND: its own calls do go through slots, of the kinds that nccl_copy.c says.
+has_slots() {
+    local slots
+    slots=$(readelf -rW "$1")
+    grep -Eq "_$2 .* ncclCommGetAsyncError \+ 0" <<<"$slots" &&
+        grep -Eq '_GLOB_DAT .* ncclAllReduce \+ 0' <<<"$slots" &&
+        grep -Eq '_(ABS)?64 .* ncclAllReduce \+ 0' <<<"$slots"
+}
+
+direct plugin-first -fPIE -pie -Wl,-z,lazy -Wl,--no-as-needed "$plugin"
+direct plugin-last -fPIE -pie -Wl,-z,lazy -Wl,--no-as-needed "$out/libnccl.so.2" "$plugin"
+# name | flags | kind of the slot for calls | slots that are bound at load | environment
+kinds=(
+    "lazy|-Wl,-z,lazy|JUMP_SLOT|data|"
+    "lazy-no-relro|-Wl,-z,lazy,-z,norelro|JUMP_SLOT|data|"
+    "lazy-bound-at-load|-Wl,-z,lazy|JUMP_SLOT|all|LD_BIND_NOW=1"
+    "now-full-relro|-Wl,-z,now,-z,relro|JUMP_SLOT|all|"
+    "no-plt|-fno-plt|GLOB_DAT|all|"
+)
+for kind in "${kinds[@]}"; do
+    IFS='|' read -r name link slot bound_at_load environment <<<"$kind"
+    read -ra link <<<"$link"
+    mkdir "$out/nccl-$name"
+    libnccl=$out/nccl-$name/libnccl.so.2
+    nccl "$libnccl" libnccl.so.2 22809 "${link[@]}"
+    has_slots "$libnccl" "$slot"
+    report "NCCL $name calls itself through slots of each kind" $? "$(readelf -rW "$libnccl")"
+
+    # Without the fix a slot leads to a hook if it is not bound when llane comes, or was bound to
+    # llane's exported call; one that leads to NCCL already must be left so.
+    bound="redirected-too" unbound="redirected-too none-kept"
+    [ "$bound_at_load" = data ] && cold=$unbound || cold=$bound
+    tuner=@/libnccl-tuner-llane.so drop_in=@/libnccl-llane.so
+    own "program, NCCL $name, plugin late, cold" "$cold" "$libnccl" \
+        "$environment $out/pie-lazy $tuner cold"
+    own "program, NCCL $name, plugin late, warm" "$bound" "$libnccl" \
+        "$environment $out/pie-lazy $tuner warm"
+    own "program linked to NCCL $name, then to the plugin" "$cold" "$libnccl" \
+        "$environment $out/plugin-last $tuner cold"
+    own "program linked to NCCL $name, then to the plugin, called early" "$bound" "$libnccl" \
+        "$environment COPY_EARLY=1 $out/plugin-last $tuner cold"
+    for when in cold warm; do
+        # NCCL's own ncclAllReduce is then the program's stub, which leads to llane.
+        own "program without PIE, NCCL $name, plugin late, $when" "$unbound" "$libnccl" \
+            "$environment $out/no-pie-lazy $tuner $when"
+    done
+    for early in "" COPY_EARLY=1; do
+        for program in pie-lazy no-pie-lazy; do
+            own "program, $program, NCCL $name, preload${early:+, called early}" "$unbound" \
+                "$libnccl" "$environment $early LD_PRELOAD=$tuner $out/$program $tuner cold"
+        done
+        own "program linked to the plugin, then to NCCL $name${early:+, called early}" "$unbound" \
+            "$libnccl" "$environment $early $out/plugin-first $tuner cold"
+        own "NCCL $name in a drop-in opened by path${early:+, called early}" "$unbound" "$libnccl" \
+            "$environment $early $out/loose own_tuner $tuner $drop_in $out/lazy.so cold"
+    done
+    for door in tuner env; do
+        own "object, NCCL $name, door $door, cold" "$cold" "$libnccl" \
+            "$environment $out/loose own_$door $tuner $libnccl $out/lazy.so cold"
+        own "object, NCCL $name, door $door, warm" "$bound" "$libnccl" \
+            "$environment $out/loose own_$door $tuner $libnccl $out/lazy.so warm"
+    done
+    own "NCCL $name, a drop-in opened later, cold" "$cold" "$libnccl" \
+        "$environment $out/loose own_tuner $drop_in $libnccl $out/lazy.so cold"
+    own "NCCL $name, a drop-in opened later, warm" "$bound" "$libnccl" \
+        "$environment $out/loose own_tuner $drop_in $libnccl $out/lazy.so warm"
+    for when in cold warm; do
+        own "object, NCCL $name, preload, $when" "$unbound" "$libnccl" \
+            "$environment LD_PRELOAD=$tuner $out/loose own_tuner $tuner $libnccl $out/lazy.so $when"
+    done
+done
+libnccl=$out/nccl-lazy/libnccl.so.2 tuner=@/libnccl-tuner-llane.so
+own "NCCL loaded after the plugin" "none-kept redirected-too" "$libnccl" \
+    "$out/loose nccl_later $tuner $libnccl $out/lazy.so"
+own "two libnccls" "none-kept redirected-too" "$libnccl" \
+    "$out/loose copies $tuner $libnccl $out/libnccl-copy1.so $out/lazy.so $out/copy1.so"
+own "a slot that a resolver fills late" "not-again" "$libnccl" "$out/loose own_late $tuner $libnccl"
+own "refused slots leave every caller alone" "symbols-anyway" "$libnccl" \
+    "$out/loose refused_own $tuner $libnccl $out/lazy.so"
+# shellcheck disable=SC2016 # Perl, not the shell, reads the dollars
+caught none-kept 's/(int keep_own_slots\(.*?\n\{\n)/$1    return 0;\n/s'
+caught redirected-too 's/ \|\|\s*llane_elf_find\(&image, "pncclAllReduce"\)\) \{\s*return 0;/) {\nreturn 0;/'
+caught not-again 's/ && keep_own_slots\(&copies\[c\]\)/ && 0/'
+caught symbols-anyway 's/if \(keep_own_slots\(copy\)\) \{\s*return;/if (keep_own_slots(copy)) {/'
 
 # ---- doors and the line they say ----
 "$cc" "${flags[@]}" tests/fixtures/{interpose_loose,nccl_copy}.c -DCOPY_VERSION=22809 \
     -o "$out/static" -ldl || build_failed static
 "$cc" "${flags[@]}" tests/fixtures/{interpose_loose,nccl_copy}.c -DCOPY_VERSION=22809 \
     -o "$out/static-exported" -rdynamic -ldl || build_failed static-exported
-line='NCCL 2\.28\.9 at .*/libnccl\.so\.2, 5 call sites redirected$'
+line='NCCL 2\.28\.9 at .*/libnccl\.so\.2, 6 call sites redirected$'
 # shellcheck disable=SC2046
 {
     says "door tuner: one start-up line" 1 "llane [0-9.]*: door tuner, $line" \
