@@ -67,7 +67,7 @@ nccl "$out/libnccl.so.2" libnccl.so.2 22809
 for i in 1 2 3 4; do
     nccl "$out/libnccl-copy$i.so" libnccl-copy$i.so $((22700 + i))
 done
-nccl "$out/shared-page/libnccl.so.2" libnccl.so.2 22809 -DCOPY_PAD=0xae0 \
+nccl "$out/shared-page/libnccl.so.2" libnccl.so.2 22809 -DCOPY_PAD=0x860 \
     -Wl,-z,noseparate-code
 
 # interpose_object OUTPUT SOURCE
