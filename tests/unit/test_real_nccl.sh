@@ -1,7 +1,7 @@
 #!/bin/bash
 # Proves that a real libnccl, on a machine with or without a GPU, loads the real object through
-# NCCL_ENV_PLUGIN (or, before 2.28.3, opened as NCCL opens a plugin) and that the program's calls then
-# lead to llane: with the installed NCCL, with the newest wheel, and with the wheel that
+# NCCL_ENV_PLUGIN (or, before 2.28.3, opened as NCCL opens a plugin), or has it preloaded, and that the
+# program's calls then lead to llane and NCCL's own to NCCL: with the installed NCCL, with the newest wheel, and with the wheel that
 # NCCL_WHEEL="PACKAGE VERSION" names. Wheels are fetched into the build folder once. Reports TAP.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
@@ -39,7 +39,13 @@ for object in ${LLANE_TEST_OBJECTS:-}; do
 done
 [ -n "$plugin" ] || { echo "no plugin object is built" && exit 77; }
 
-flags=(-std=gnu11 -O0 -g -Wall -Wextra -Werror -D_GNU_SOURCE -Iext-headers -Itests/fixtures)
+flags=(-std=gnu11 -O0 -g -Wall -Wextra -Werror -D_GNU_SOURCE -Iext-headers -Iplugin -Itests/fixtures)
+# keeps_own LIBNCCL OUTPUT: slots of its own were looked at, if it has any: NCCL has asked its public
+# function for a communicator's state since 2.14.
+keeps_own() {
+    grep -q '^own slots [1-9]' <<<"$2" ||
+        ! readelf -rW "$1" | grep -q ' ncclCommGetAsyncError + 0'
+}
 # loads NAME LIBNCCL
 loads() {
     local library=$2 name binding output version
@@ -58,10 +64,16 @@ loads() {
         version=$(sed -n 's/^version //p' <<<"$output")
         version=$((version / 10000)).$((version / 100 % 100)).$((version % 100))
         # Where NCCL opened it, llane has NCCL's logger and says so; the program has checked the rest.
-        report "$name ($version)" "$(! grep -q -a NCCL_ENV_PLUGIN "$library" || [ "$(grep -cE \
-            "door env, NCCL $version at .*libnccl\.so\.2, [1-9][0-9]* call sites redirected" \
-            <<<"$output")" -eq 1 ] && echo 0 || echo 1)" "$output"
+        report "$name ($version)" "$(keeps_own "$library" "$output" && {
+            ! grep -q -a NCCL_ENV_PLUGIN "$library" || [ "$(grep -cE \
+                "door env, NCCL $version at .*libnccl\.so\.2, [1-9][0-9]* call sites redirected" \
+                <<<"$output")" -eq 1 ]
+        } && echo 0 || echo 1)" "$output"
     done
+    # Bound at load, its own slots lead to llane's exported calls until llane's constructor runs.
+    output=$(LD_PRELOAD=$plugin LD_BIND_NOW=1 timeout 60 "$out/program-now" "$plugin" 2>&1) &&
+        keeps_own "$library" "$output"
+    report "$1 bound at load, llane preloaded" $? "$output"
 }
 
 installed=
