@@ -79,7 +79,9 @@ PACKAGE_TESTS := $(wildcard tests/packages/test_*.sh)
 test-packages: ## installs, packages and examples, from empty roots; CI runs it with ARCHS=90
 	@scripts/deps --package
 	+@$(MAKE) --no-print-directory INSTALL_DEVICE=emu emu tools programs installable
-	+@$(if $(HAVE_CUDA),$(MAKE) --no-print-directory ARCHS='$(TEST_ARCHS)' installable tools-gpu gpu-tests,true)
+	+@$(if $(HAVE_CUDA),$(MAKE) --no-print-directory ARCHS='$(TEST_ARCHS)' installable \
+	    $(if $(NCCL_LIB),tools-gpu gpu-tests),true)
+	$(if $(HAVE_CUDA),$(if $(NCCL_LIB),,@echo 'tools-gpu and gpu-tests are not built: libnccl.so.2 not found'))
 	@$(RUN_ENV) PACKAGE_VERSION=$(VERSION) PACKAGE_HAS_CUDA=$(if $(HAVE_CUDA),yes) \
 	    PACKAGE_ARCHS='$(TEST_ARCHS)' SOURCE_DATE_EPOCH=$(SOURCE_DATE_EPOCH) \
 	    scripts/run_tests $(O) $(PACKAGE_TESTS)
