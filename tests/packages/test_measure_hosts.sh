@@ -36,6 +36,15 @@ assert "## bench-2-graph-peer" in summary and "times say nothing about a GPU" in
 PY
 report $? results__are_files
 
+# One GPU and four ranks: a host of its own for each, as NCCL before 2.30 asks, and no MPS where ranks are killed.
+mkdir "$out/bin"
+printf '#!/bin/sh\necho "GPU 0: of this test"\n' >"$out/bin/nvidia-smi"
+chmod +x "$out/bin/nvidia-smi"
+PATH=$out/bin:$PATH timeout -k 5 60 scripts/measure_hosts --no-build --limit 6 --ranks 2,4 "$out/shared" >"$out/said" 2>&1
+[ $? -eq 1 ] && grep -q 'e 3:NCCL_HOSTID=llane-3 4 .*allreduce' "$out/shared/correct-4-peer-eager.log" &&
+    [ -s "$out/shared/summary.md" ]
+report $? more_ranks_than_gpus__share_them
+
 measure short --limit 4
 [ $? -eq 1 ] && grep -q ',failed,.*no time left' "$out/short/steps.csv" && [ -s "$out/short/summary.md" ]
 report $? limit__ends_the_run__with_a_summary
