@@ -1299,6 +1299,8 @@ static void capture_beside(void *(*main)(void *), int *was_refused_out, int *is_
     CHECK(pthread_join(thread, &was_refused) == 0);
     *was_refused_out = was_refused != NULL;
     *is_harmed_out = llane_gpu_capture_end(a, &exec) != 0;
+    if (!*is_harmed_out)
+        GOOD(llane_gpu_graph_destroy(exec));
 }
 
 static void body_capture_beside_others(void *is_global)
