@@ -221,6 +221,11 @@ UNIT_DEPS := Makefile $(MODULES_AR) $(KERNEL_AR) $(EMU_LIB)
 UNIT_LINK = -o $@ $(LDADD_SOURCES) $< $(MODULES_AR) $(KERNEL_AR) $(LDADD) -lcmocka $(EMU_LINK)
 # A unit test that asks for the fake NCCL has it built first.
 $(addprefix $(O)/,$(basename $(shell grep -ls '^// LDADD:.*libnccl' $(wildcard tests/unit/test_*.c*)))): $(FAKE_NCCL)
+# Has the runtime's headers where there are any, and stands in for the driver.
+ifneq ($(HAVE_CUDA),)
+$(O)/tests/unit/test_gpu_cuda: OWN_CFLAGS = -DHAVE_CUDA -isystem $(CUDA_HOME)/include
+$(O)/tests/unit/test_gpu_cuda: LDADD = $(CUDART)
+endif
 $(O)/tests/%: tests/%.c $(UNIT_DEPS)
 	$(start)
 	$(CC) $(TEST_FLAGS) $(DEPFILE) $(UNIT_LINK)

@@ -502,6 +502,32 @@ int llane_gpu_capture_node(struct CUstream_st *stream, void **node_out)
 
 enum { MAX_SEARCHED = 256 };
 
+/*
+ * The nodes that the node begins behind the end of: an edge of programmatic launch does not promise
+ * that, and a kernel that comes by one need not wait. As many as there is room for: perhaps not all.
+ */
+static cudaError_t node_waits_for(cudaGraphNode_t node, cudaGraphNode_t *list, size_t *n)
+{
+#if CUDART_VERSION >= 12030
+    cudaGraphEdgeData edges[MAX_SEARCHED];
+    size_t n_edges = *n, n_kept = 0;
+    /* Not asked for the edges' data, it fails where there are any such edges. */
+#if CUDART_VERSION >= 13000
+    cudaError_t error = cudaGraphNodeGetDependencies(node, list, edges, &n_edges);
+#else
+    cudaError_t error = cudaGraphNodeGetDependencies_v2(node, list, edges, &n_edges);
+#endif
+
+    for (size_t i = 0; error == cudaSuccess && i < n_edges; i++)
+        if (edges[i].from_port == cudaGraphKernelNodePortDefault)
+            list[n_kept++] = list[i];
+    *n = n_kept;
+    return error;
+#else
+    return node_dependencies(node, list, n);
+#endif
+}
+
 /* Nodes to look at, each once. */
 struct search {
     cudaGraphNode_t nodes[MAX_SEARCHED];
@@ -540,11 +566,10 @@ int llane_gpu_capture_is_behind(struct CUstream_st *stream, const void *node, in
             *is_behind_out = 1;
             return 0;
         }
-        error = node_dependencies(search.nodes[i], before, &n);
+        error = node_waits_for(search.nodes[i], before, &n);
         if (error != cudaSuccess)
             return failed("cudaGraphNodeGetDependencies", error);
-        /* As many as there is room for: perhaps not all. */
-        if (n == MAX_SEARCHED || !search_add(&search, before, n))
+        if (!search_add(&search, before, n))
             return 0;
     }
     return 0;
