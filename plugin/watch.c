@@ -26,6 +26,7 @@ enum {
 struct waiting {
     uint32_t op;
     int64_t since_ms, heard_ms;
+    int64_t known_ms; /* that it has waited */
 };
 
 struct llane_watched {
@@ -34,6 +35,7 @@ struct llane_watched {
     int n_ranks;
     _Atomic int *failure;
     struct waiting waiting[LLANE_N_PACKETS];
+    int64_t looked_ms; /* at them */
     struct llane_watched *next;
 };
 
@@ -148,16 +150,20 @@ static void fail_where_ranks_disagree(const struct llane_watched *w)
 static void look_at_kernel(struct llane_watched *w, int64_t now_ms)
 {
     struct llane_lane_words *words = &w->lane->staging->mapped->words;
+    /* After a pause of this thread alone, or of the process, a sign may be as old as the last look. */
+    int64_t given_ms = now_ms - w->looked_ms > SILENT_FOR_SURE_MS ? w->looked_ms : now_ms;
     for (int p = 0; p < LLANE_N_PACKETS; p++) {
         struct waiting *k = &w->waiting[p];
         /* Pairs with the store in llane_poll_must_stop. */
         uint32_t op = __atomic_exchange_n(&words->waiting[p], 0, __ATOMIC_RELAXED);
         if (op) {
+            k->known_ms = op == k->op ? given_ms - k->since_ms : 0;
             k->since_ms = op == k->op ? k->since_ms : now_ms;
             k->op = op;
             k->heard_ms = now_ms;
         }
     }
+    w->looked_ms = now_ms;
 }
 
 /* The first sign may be an old one: its time counts from the look that found it. */
@@ -166,7 +172,7 @@ static int64_t waited_ms(const struct llane_watched *w, int64_t now_ms)
     int64_t most_ms = 0;
     for (int p = 0; p < LLANE_N_PACKETS; p++) {
         const struct waiting *k = &w->waiting[p];
-        int64_t ms = now_ms - k->heard_ms < SILENT_FOR_SURE_MS ? k->heard_ms - k->since_ms : 0;
+        int64_t ms = now_ms - k->heard_ms < SILENT_FOR_SURE_MS ? k->known_ms : 0;
         most_ms = ms > most_ms ? ms : most_ms;
     }
     return most_ms;
