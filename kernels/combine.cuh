@@ -67,7 +67,7 @@ template <class TYPE, class PACKET, int N_RANKS, int OPERATION, bool PLAIN> stru
     }
 };
 
-/* The rank behind send[s]: destinations start behind the own rank, so that not all sources store to
+/* The rank behind slot[s].send: destinations start behind the own rank, so that not all sources store to
  * one peer at once. */
 LLANE_DEVICE uint32_t llane_peer(uint32_t rank, uint32_t s, uint32_t n_ranks)
 {
