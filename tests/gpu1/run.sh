@@ -3,7 +3,7 @@
 # where there are enough), lane and fallback right through the demo, C, PyTorch, CuPy, ctypes and MPI;
 # what trains does so without and with llane, to the same losses.
 # TAP. LLANE_REQUIRE_GPUS=n: a skip is a failure. GPU_RANKS="2 4" chooses the numbers of ranks,
-# GPU_TESTS=REGEX the tests by their names.
+# GPU_TESTS=REGEX the tests by their names, limit=SECONDS how long the ranks of one may take.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
 top=$(cd "$here/../.." && pwd)
@@ -11,6 +11,8 @@ build=${LLANE_BUILD:?run it through make test-gpu}
 python=${PYTHON:-python3}
 logs=$(mktemp -d)
 passed=0 failed=0 skipped=0
+late=''     # what a test that fails says of its time
+ulimit -c 0 # one that took too long is ended by ABRT
 
 # shellcheck source=scripts/gpu_env
 . "$top/scripts/gpu_env"
@@ -19,7 +21,8 @@ trap 'gpu_env_stop; rm -rf "$logs"' EXIT
 ok() { passed=$((passed + 1)); echo "ok $((passed + failed + skipped)) - $1"; }
 not_ok() {
     failed=$((failed + 1))
-    echo "not ok $((passed + failed + skipped)) - $1"
+    echo "not ok $((passed + failed + skipped)) - $1$late"
+    late=
     tail -n 25 "$logs"/* | sed 's/^/# /'
 }
 skip() {
@@ -31,20 +34,35 @@ skip() {
     fi
 }
 
+# wait_for PID...: 0 if all exit 0; notes in $late if one took too long.
+wait_for() {
+    local pid code status=0
+    late=
+    for pid; do
+        wait "$pid"
+        code=$?
+        [ $code = 0 ] || status=1
+        [[ $code != 124 && $code != 137 ]] || late=", out of time after ${limit:-150} s; the logs end:"
+    done
+    return $status
+}
+
 # ranks N COMMAND...: N processes with what each needs; 0 if all exit 0. Logs are $logs/RANK.
-# plugin= runs them without llane, limit=SECONDS gives them more time.
+# plugin= runs them without llane, limit=SECONDS gives them another time. Python says where it was then.
 ranks() {
-    local n=$1 r status=0 pids=()
+    local n=$1 r pids=()
     shift
     rm -f "$logs"/*
     for ((r = 0; r < n; r++)); do
         RANK=$r WORLD_SIZE=$n NCCL_HOSTID=llane-$r INIT_FILE=$logs/init LLANE_STATS=1 \
-            NCCL_TUNER_PLUGIN=${plugin-llane} timeout -k 5 "${limit:-150}" "$@" >"$logs/$r" 2>&1 &
+            PYTHONUNBUFFERED=1 PYTHONFAULTHANDLER=1 NCCL_TUNER_PLUGIN=${plugin-llane} \
+            timeout -s ABRT -k 5 "${limit:-150}" "$@" >"$logs/$r" 2>&1 &
         pids+=($!)
     done
-    for r in "${pids[@]}"; do wait "$r" || status=1; done
+    wait_for "${pids[@]}"
+    r=$?
     rm -f "$logs/init"
-    return $status
+    return $r
 }
 
 # The same under mpirun. Its variables: as many ranks as asked for, also for root.
@@ -54,9 +72,10 @@ mpi_ranks() {
     rm -f "$logs"/*
     # shellcheck disable=SC2016 # each rank's shell expands it
     OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1 \
-        PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe LLANE_STATS=1 \
+        PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe LLANE_STATS=1 PYTHONUNBUFFERED=1 \
         NCCL_TUNER_PLUGIN=${plugin-llane} timeout -k 5 "${limit:-150}" mpirun -n "$n" bash -c \
-        'exec "$@" >"$0/${OMPI_COMM_WORLD_RANK:-$PMI_RANK}" 2>&1' "$logs" "$@" >"$logs/mpirun" 2>&1
+        'exec "$@" >"$0/${OMPI_COMM_WORLD_RANK:-$PMI_RANK}" 2>&1' "$logs" "$@" >"$logs/mpirun" 2>&1 &
+    wait_for $!
 }
 
 is_wanted() { [[ $1 =~ ${GPU_TESTS:-.} ]]; }
@@ -117,11 +136,11 @@ same() {
         dir=$(mktemp -d)
         for ((r = 0; r < n; r++)); do
             RANK=$r WORLD_SIZE=$n RANKS_DIR=$dir NCCL_HOSTID=llane-$r LLANE_STATS=1 LLANE_WAIT=1 \
-                NCCL_TUNER_PLUGIN=$with timeout -k 5 150 "$build/tests/gpu1/$program" \
+                NCCL_TUNER_PLUGIN=$with timeout -k 5 "${limit:-150}" "$build/tests/gpu1/$program" \
                 >"$log-$with-$r" 2>&1 &
             pids+=($!)
         done
-        for r in "${pids[@]}"; do wait "$r" || status=1; done
+        wait_for "${pids[@]}" || status=1
         rm -rf "$dir"
         if [ $status != 0 ]; then
             grep -hE "WRONG|expected|$program" "$log-$with"-* | head -n 30 | sed 's/^/# /'
@@ -186,7 +205,8 @@ for n in ${GPU_RANKS:-2 4}; do
             skip "PyTorch FSDP, $n ranks" "this PyTorch has no fully_shard"
         fi
         if has triton; then
-            limit=400 trained "torch.compile, reduce-overhead" "$n" "$python" "$here/torch_compile.py"
+            limit=${limit:-400} trained "torch.compile, reduce-overhead" "$n" \
+                "$python" "$here/torch_compile.py"
         else
             skip "torch.compile, $n ranks" "no Triton"
         fi
