@@ -252,13 +252,15 @@ $(O)/llane-watch: $(O)/tools/watch.o $(patsubst %.c,$(O)/%.o,$(wildcard tools/wa
 $(PLAIN_TOOLS:%=$(O)/llane-%):
 	$(start)
 	$(CC) $(OPT_$(V)) -o $@ $^ -ldl -lm
+# What surrounds the ranks that these start.
+rank_env = $(if $(filter bench soak,$(1)),tools/rank_env.c)
 # 1: the tool. measure also launches the lane's own kernels, and no NCCL call.
-gpu_tool_objects = $(patsubst %.c,$(O)/%.o,tools/$(1).c $(wildcard tools/$(1)_*.c)) \
+gpu_tool_objects = $(patsubst %.c,$(O)/%.o,tools/$(1).c $(wildcard tools/$(1)_*.c) $(rank_env)) \
     $(patsubst %.cu,$(O)/cuda-$(ARCHS_KEY)/%.o,$(wildcard tools/$(1)_*.cu) \
     $(if $(filter measure,$(1)),$(KERNEL_SRCS:kernels/%=%))) \
     $(O)/plugin/gpu_cuda.o $(MODULES_AR)
 define tool_programs
-$(O)/emu/llane-$(1): $(patsubst %.c,$(O)/%.o,tools/$(1).c $(wildcard tools/$(1)_*.c)) \
+$(O)/emu/llane-$(1): $(patsubst %.c,$(O)/%.o,tools/$(1).c $(wildcard tools/$(1)_*.c) $(rank_env)) \
     $(patsubst %.cu,$(O)/emu/%.o,$(wildcard tools/$(1)_*.cu)) $(FAKE_NCCL) $(MODULES_AR) \
     $(if $(filter measure,$(1)),$(KERNEL_EMU_OBJS))
 	$$(start)

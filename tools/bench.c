@@ -2,7 +2,6 @@
  * llane-bench: real NCCL and the lane side by side (docs/bench.md). See bench.h for how its files
  * work together; the parent is here.
  */
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -29,7 +28,7 @@ static struct bench_shared *map_shared(int *fd)
  * from processes of their own, before those that are timed.
  */
 static int run_phases(char **argv, const struct bench_options *options,
-                      const struct bench_surroundings *around, struct bench_shared *shared,
+                      const struct rank_env *around, struct bench_shared *shared,
                       struct bench_log *log)
 {
     if (options->does_overhead) {
@@ -101,19 +100,23 @@ static int run_parent(char **argv, const struct bench_options *options, struct b
 {
     static struct bench_log log;
     static struct bench_report report;
-    struct bench_surroundings around;
+    const struct rank_env_options env_options = {.tool = "llane-bench",
+                                                 .n_ranks = options->n_ranks,
+                                                 .n_gpus = options->n_gpus,
+                                                 .starts_mps = options->starts_mps};
+    struct rank_env around;
     if (options->plot && !bench_report_can_plot()) {
         return 1;
     }
-    bench_ranks_catch_signals();
-    int status = bench_env_prepare(options, &around) ? 1 : 0;
+    rank_env_catch_signals();
+    int status = rank_env_prepare(&env_options, &around) ? 1 : 0;
     if (!status) {
         if (!options->json || strcmp(options->json, "-") != 0) {
             bench_report_head(options, &around);
         }
         status = run_phases(argv, options, &around, shared, &log);
     }
-    bench_env_restore();
+    rank_env_restore();
     if (!status) {
         bench_report_make(options, &around, shared, &log, &report);
         status = report_all(&report);
@@ -144,9 +147,6 @@ int main(int argc, char **argv)
     snprintf(text, sizeof text, "%d", fd);
     setenv("BENCH_FD", text, 1);
     int status = run_parent(argv, &options, shared);
-    if (bench_ranks_signal()) { /* as one who was interrupted ends */
-        signal(bench_ranks_signal(), SIG_DFL);
-        raise(bench_ranks_signal());
-    }
+    rank_env_raise();
     return status;
 }

@@ -16,6 +16,7 @@
 #include <stdio.h>
 
 #include "nccl_abi.h"
+#include "rank_env.h"
 
 enum {
     BENCH_MAX_RANKS = 16,
@@ -235,36 +236,16 @@ struct bench_log {
     int has_stats;
 };
 
-struct bench_surroundings {
-    int nccl_version;
-    int n_gpus;
-    int is_emulated;
-    int is_shared; /* several ranks on one GPU */
-    int has_mps;   /* where is_shared */
-    char gpu[64];
-};
-
-/* Sets in this process's environment what the ranks need; starts MPS where asked. */
-int bench_env_prepare(const struct bench_options *options, struct bench_surroundings *out);
-/* Ends the MPS that prepare started. */
-void bench_env_restore(void);
-void bench_env_of_rank(const struct bench_options *options, const struct bench_surroundings *around,
-                       int rank);
-
 /*
  * Runs the ranks of a phase and reads rank 0's log. 0: all ended well. Else they have been killed,
  * the reason has been said, and the exit status is returned (128 + signal after a signal).
  */
-int bench_ranks_run(char **argv, const struct bench_options *options,
-                    const struct bench_surroundings *around, struct bench_phase phase,
-                    struct bench_shared *shared, struct bench_log *log);
-/* From the start of a run on, signals are noted here; 0: none came. */
-int bench_ranks_signal(void);
-void bench_ranks_catch_signals(void);
+int bench_ranks_run(char **argv, const struct bench_options *options, const struct rank_env *around,
+                    struct bench_phase phase, struct bench_shared *shared, struct bench_log *log);
 
 struct bench_report {
     const struct bench_options *options;
-    const struct bench_surroundings *around;
+    const struct rank_env *around;
     const struct bench_shared *shared;
     const struct bench_log *log;
     struct bench_times times[BENCH_N_PATHS][BENCH_MAX_SIZES]; /* of the slowest rank, each */
@@ -275,7 +256,7 @@ struct bench_report {
     float floor_us;   /* 0: not measured */
     size_t threshold; /* largest size for the lane; 0: no lane */
 };
-void bench_report_make(const struct bench_options *options, const struct bench_surroundings *around,
+void bench_report_make(const struct bench_options *options, const struct rank_env *around,
                        const struct bench_shared *shared, const struct bench_log *log,
                        struct bench_report *out);
 /* What an operation of the lane moves over a rank's link where all pairs use host memory, polls that
@@ -288,8 +269,7 @@ struct bench_link_bytes bench_report_link_bytes(const struct bench_report *repor
 struct bench_inside bench_report_inside(const struct bench_report *report, int poll, int size);
 void bench_format_version(int version, char *text, size_t bytes);
 /* bench_table.c */
-void bench_report_head(const struct bench_options *options,
-                       const struct bench_surroundings *around);
+void bench_report_head(const struct bench_options *options, const struct rank_env *around);
 void bench_report_text(const struct bench_report *report);
 /* bench_report.c */
 /* 0, or -1 with a line that says what failed. */

@@ -18,27 +18,6 @@
 
 enum { LOOK_MS = 100, LAST_LINES = 12, LONGEST_LINE = 4096 };
 
-static volatile sig_atomic_t signal_seen;
-
-static void on_signal(int number)
-{
-    signal_seen = number;
-}
-
-int bench_ranks_signal(void)
-{
-    return signal_seen;
-}
-
-void bench_ranks_catch_signals(void)
-{
-    struct sigaction action = {.sa_handler = on_signal};
-    sigaction(SIGINT, &action, NULL);
-    sigaction(SIGTERM, &action, NULL);
-    sigaction(SIGHUP, &action, NULL);
-    signal(SIGPIPE, SIG_IGN);
-}
-
 /* ---- the log ---- */
 
 struct reader {
@@ -155,23 +134,34 @@ struct ranks {
     int has_progress_line;
 };
 
+/* What the options ask for, --env last, but for rank_log.h. */
+static void set_environment(const struct bench_options *options)
+{
+    if (options->memory) {
+        setenv("LLANE_MEMORY", options->memory, 1);
+    }
+    for (int i = 0; i < options->n_env; i++) {
+        const char *equals = strchr(options->env[i], '=');
+        char name[256];
+        snprintf(name, sizeof name, "%.*s", (int)(equals - options->env[i]), options->env[i]);
+        setenv(name, equals + 1, 1);
+    }
+}
+
 static _Noreturn void become_rank(char **argv, const struct bench_options *options,
-                                  const struct bench_surroundings *around, struct bench_phase phase,
-                                  int rank, pid_t parent, int log_fd)
+                                  const struct rank_env *around, struct bench_phase phase, int rank,
+                                  pid_t parent, int log_fd)
 {
     char text[32];
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) {
         _exit(1); /* it died before the line above */
     }
-    signal(SIGINT, SIG_DFL);
-    signal(SIGTERM, SIG_DFL);
-    signal(SIGHUP, SIG_DFL);
-    signal(SIGPIPE, SIG_DFL);
     snprintf(text, sizeof text, "%d %d %d %d", rank, phase.is_logged, phase.does_check,
              phase.does_time);
     setenv("BENCH_RANK", text, 1);
-    bench_env_of_rank(options, around, rank);
+    rank_env_of_rank(around, rank);
+    set_environment(options);
     if (rank == 0) {
         rank_log_is_read(phase.is_logged ? "INIT,COLL" : "INIT", !phase.is_logged);
     } else {
@@ -249,7 +239,7 @@ static int reap(struct ranks *ranks)
         }
         ranks->pids[r] = 0;
         ranks->n_left--;
-        if (status == 0 || signal_seen) {
+        if (status == 0 || rank_env_signal()) {
             continue;
         }
         show_progress(ranks, 1);
@@ -297,8 +287,8 @@ static int listen_to(struct ranks *ranks, int fd)
     struct pollfd look = {.fd = fd, .events = POLLIN};
     int is_open = 1;
     while (ranks->n_left || is_open) {
-        if (signal_seen) {
-            return 128 + signal_seen;
+        if (rank_env_signal()) {
+            return 128 + rank_env_signal();
         }
         if (poll(&look, 1, LOOK_MS) > 0) {
             is_open = read_some(&ranks->reader, fd);
@@ -330,9 +320,8 @@ static void drain(struct ranks *ranks, int fd)
     }
 }
 
-int bench_ranks_run(char **argv, const struct bench_options *options,
-                    const struct bench_surroundings *around, struct bench_phase phase,
-                    struct bench_shared *shared, struct bench_log *log)
+int bench_ranks_run(char **argv, const struct bench_options *options, const struct rank_env *around,
+                    struct bench_phase phase, struct bench_shared *shared, struct bench_log *log)
 {
     static struct ranks ranks;
     int fds[2];

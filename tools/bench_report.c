@@ -45,7 +45,7 @@ static size_t threshold_of(const struct bench_report *report)
     return largest;
 }
 
-void bench_report_make(const struct bench_options *options, const struct bench_surroundings *around,
+void bench_report_make(const struct bench_options *options, const struct rank_env *around,
                        const struct bench_shared *shared, const struct bench_log *log,
                        struct bench_report *out)
 {
@@ -217,7 +217,7 @@ static void json_size(const struct bench_report *report, FILE *file, int s)
 int bench_report_json(const struct bench_report *report, FILE *file)
 {
     const struct bench_options *o = report->options;
-    const struct bench_surroundings *around = report->around;
+    const struct rank_env *around = report->around;
     char version[32], tolerance[128];
     bench_format_version(around->nccl_version, version, sizeof version);
     bench_reference_describe(o->type, o->op, o->n_ranks, tolerance, sizeof tolerance);

@@ -4,7 +4,7 @@
 #include "bench.h"
 #include "gpu.h"
 
-void bench_report_head(const struct bench_options *o, const struct bench_surroundings *around)
+void bench_report_head(const struct bench_options *o, const struct rank_env *around)
 {
     char version[32];
     bench_format_version(around->nccl_version, version, sizeof version);

@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "gpu.h"
+#include "rank_env.h"
 #include "rank_log.h"
 #include "soak.h"
 
@@ -28,6 +29,7 @@ static const char help_text[] =
     "  --seconds S     how long (60)\n"
     "  --ranks N       rank processes, 2 to 16 (2)\n"
     "  --gpus N        GPUs to spread them over (all); several ranks may share one\n"
+    "  --mps           start a private MPS daemon for ranks that share a GPU, and stop it\n"
     "  --memory M      auto, p2p or host: LLANE_MEMORY for the ranks\n"
     "  --max-bytes B   largest message (262144; emulated 16384)\n"
     "  --seed N        another run of cases (drawn anew each time)\n"
@@ -69,6 +71,7 @@ static void parse_options(int argc, char **argv, struct soak_options *out)
         {"seconds", required_argument, NULL, 's'},
         {"ranks", required_argument, NULL, 'r'},
         {"gpus", required_argument, NULL, 'g'},
+        {"mps", no_argument, NULL, 'M'},
         {"memory", required_argument, NULL, 'm'},
         {"max-bytes", required_argument, NULL, 'b'},
         {"seed", required_argument, NULL, 'S'},
@@ -97,6 +100,9 @@ static void parse_options(int argc, char **argv, struct soak_options *out)
             break;
         case 'g':
             out->n_gpus = (int)parse("gpus", optarg, 1, 1024);
+            break;
+        case 'M':
+            out->starts_mps = 1;
             break;
         case 'm':
             set_memory(optarg);
@@ -147,8 +153,8 @@ struct log {
     unsigned long long lane_calls, nccl_calls;
 };
 
-static _Noreturn void become_rank(char **argv, const struct soak_options *o, int rank, pid_t parent,
-                                  int log_fd)
+static _Noreturn void become_rank(char **argv, const struct soak_options *o,
+                                  const struct rank_env *env, int rank, pid_t parent, int log_fd)
 {
     char text[32];
     prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -161,7 +167,7 @@ static _Noreturn void become_rank(char **argv, const struct soak_options *o, int
     setenv("SOAK_SEED", text, 1);
     snprintf(text, sizeof text, "%zu", o->max_bytes);
     setenv("LLANE_MAX_BYTES", text, 0);
-    setenv("LLANE_WAIT", "1", 0);
+    rank_env_of_rank(env, rank);
     if (rank == 0) {
         rank_log_is_read("INIT", 1);
         dup2(log_fd, STDOUT_FILENO);
@@ -195,6 +201,16 @@ static uint64_t n_done(const struct soak_shared *shared, int n_ranks)
     return n;
 }
 
+static void end_all(const struct soak_options *o, const pid_t *pids)
+{
+    for (int r = 0; r < o->n_ranks; r++) {
+        if (pids[r] > 0) {
+            kill(pids[r], SIGKILL);
+            waitpid(pids[r], NULL, 0);
+        }
+    }
+}
+
 /* Until all have ended, or one found a wrong word or failed, or none gets on; the status. */
 static int watch(const struct soak_options *o, struct soak_shared *shared, pid_t *pids)
 {
@@ -210,7 +226,7 @@ static int watch(const struct soak_options *o, struct soak_shared *shared, pid_t
             }
             n_left--;
             status = WIFEXITED(how) ? WEXITSTATUS(how) : 2;
-            if (WIFSIGNALED(how)) {
+            if (WIFSIGNALED(how) && !rank_env_signal()) {
                 fprintf(stderr, "llane-soak: a rank was killed by signal %d (%s)\n", WTERMSIG(how),
                         strsignal(WTERMSIG(how)));
             }
@@ -226,13 +242,10 @@ static int watch(const struct soak_options *o, struct soak_shared *shared, pid_t
                     timeout_s, o->from + atomic_load(&shared->n_done[0]), o->seed);
             status = 2;
         }
-        usleep(10000);
-    }
-    for (int r = 0; r < o->n_ranks; r++) {
-        if (pids[r]) {
-            kill(pids[r], SIGKILL);
-            waitpid(pids[r], NULL, 0);
+        if (rank_env_signal()) {
+            status = 2;
         }
+        usleep(10000);
     }
     return status;
 }
@@ -258,10 +271,14 @@ static void report_failure(const struct soak_options *o, const struct soak_failu
                soak_case_shift(&c, r, f->op, 0),
                c.is_in_place ? soak_case_shift(&c, r, f->op, 0) : soak_case_shift(&c, r, f->op, 1));
     }
-    printf("  again: llane soak%s --ranks %d%s%s --max-bytes %zu --seed %" PRIu64 " --from %" PRIu64
-           " --cases 1\n",
-           !strcmp(llane_gpu_runtime(), "emulation") ? " --emulate" : "", o->n_ranks,
-           memory ? " --memory " : "", memory ? memory : "", o->max_bytes, o->seed, f->number);
+    printf("  again: llane soak%s --ranks %d",
+           !strcmp(llane_gpu_runtime(), "emulation") ? " --emulate" : "", o->n_ranks);
+    if (o->n_gpus) {
+        printf(" --gpus %d", o->n_gpus);
+    }
+    printf("%s%s%s --max-bytes %zu --seed %" PRIu64 " --from %" PRIu64 " --cases 1\n",
+           o->starts_mps ? " --mps" : "", memory ? " --memory " : "", memory ? memory : "",
+           o->max_bytes, o->seed, f->number);
 }
 
 static int report(const struct soak_options *o, struct soak_shared *shared, const struct log *log,
@@ -297,7 +314,8 @@ static struct soak_shared *map_shared(int *fd)
     return p == MAP_FAILED ? NULL : p;
 }
 
-static int run_parent(char **argv, const struct soak_options *o, struct soak_shared *shared)
+static int run_ranks(char **argv, const struct soak_options *o, const struct rank_env *env,
+                     struct soak_shared *shared)
 {
     static struct log log;
     pid_t pids[SOAK_MAX_RANKS] = {0}, parent = getpid();
@@ -307,23 +325,39 @@ static int run_parent(char **argv, const struct soak_options *o, struct soak_sha
         perror("llane-soak: temporary file");
         return 2;
     }
-    for (int r = 0; r < o->n_ranks; r++) {
+    int status = 0;
+    for (int r = 0; r < o->n_ranks && !status; r++) {
         pids[r] = fork();
         if (pids[r] == 0) {
-            become_rank(argv, o, r, parent, fileno(file));
+            become_rank(argv, o, env, r, parent, fileno(file));
         }
         if (pids[r] < 0) {
             perror("llane-soak: fork");
-            _exit(2); /* the ranks end with us */
+            status = 2;
         }
     }
-    int status = watch(o, shared, pids);
+    status = status ? status : watch(o, shared, pids);
+    end_all(o, pids);
     rewind(file);
     while (fgets(line, sizeof line, file)) {
         read_log_line(&log, line);
     }
     fclose(file);
     return report(o, shared, &log, status);
+}
+
+static int run_parent(char **argv, const struct soak_options *o, struct soak_shared *shared)
+{
+    const struct rank_env_options env_options = {.tool = "llane-soak",
+                                                 .n_ranks = o->n_ranks,
+                                                 .n_gpus = o->n_gpus,
+                                                 .starts_mps = o->starts_mps};
+    struct rank_env env;
+    rank_env_catch_signals(); /* MPS ends with us */
+    int status = rank_env_prepare(&env_options, &env) ? 2 : run_ranks(argv, o, &env, shared);
+    rank_env_restore();
+    rank_env_raise();
+    return status;
 }
 
 int main(int argc, char **argv)

@@ -17,6 +17,7 @@ enum { SOAK_MAX_RANKS = 16, SOAK_MAX_OPS = 4, SOAK_MAX_REPLAYS = 3 };
 
 struct soak_options {
     int n_ranks, n_gpus; /* 0: as many as there are */
+    int starts_mps;
     int seconds;
     size_t max_bytes;
     uint64_t seed, from, n_cases; /* n_cases 0: until the time is over */

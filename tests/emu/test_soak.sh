@@ -1,12 +1,13 @@
 #!/bin/bash
 # Proves that `llane soak` passes a lane that is right, stops at a single wrong word wherever it comes
-# from, says how to run that case again, and does not take NCCL's results for the lane's. TAP.
+# from, says how to run that case again, does not take NCCL's results for the lane's, and gives ranks that
+# share a GPU what real NCCL needs for that. TAP.
 set -u
 # shellcheck source=tests/tap.bash
 . "$(dirname "$0")/../tap.bash"
 build=${LLANE_BUILD:?run it through make test}
-out=$(mktemp)
-trap 'rm -f "$out" "$out.log"' EXIT
+out=$(mktemp) envs=$(mktemp -d)
+trap 'rm -rf "$out" "$out.log" "$envs"' EXIT
 export LLANE_BUILD=$build
 
 # soak STATUS OPTION...
@@ -26,17 +27,47 @@ report $? soak__mixed_pairs__passes
 start=$SECONDS
 soak 0 --seconds 1 && [ $((SECONDS - start)) -ge 1 ] && grep -Eq '^[1-9][0-9]* cases' "$out"
 report $? soak__seconds__runs_that_long
-soak 1 --ranks 3 --cases 9 --seed 77 --plant-error 2 &&
+soak 1 --ranks 3 --gpus 2 --cases 9 --seed 77 --plant-error 2 &&
     grep -q '^WRONG: rank 2 of 3, element [0-9]* of [0-9]*: 0x[0-9a-f]*, not 0x' "$out" &&
     grep -q 'case 1 of seed 77: ' "$out" && [ "$(grep -c 'contribution 0x' "$out")" = 3 ]
 report $? soak__one_wrong_word__stops_and_describes_it
 again=$(sed -n 's/.*again: llane soak --emulate //p' "$out")
 # shellcheck disable=SC2086
-[ "$again" = '--ranks 3 --max-bytes 16384 --seed 77 --from 1 --cases 1' ] && soak 0 $again
+[ "$again" = '--ranks 3 --gpus 2 --max-bytes 16384 --seed 77 --from 1 --cases 1' ] && soak 0 $again
 report $? soak__one_wrong_word__command_runs_that_case_alone
 NCCL_DEBUG=WARN NCCL_DEBUG_SUBSYS=NET NCCL_DEBUG_FILE="$out.log" LLANE_STATS=0 \
     soak 0 --ranks 2 --cases 9 --seed 3 && grep -q 'active from ' "$out" && grep -Eq 'rank 0: lane [1-9]' "$out"
 report $? soak__nccl_is_to_log_otherwise__no_matter
+# environments OPTION...: what 3 ranks have in theirs, in $envs/RANK.
+environments() {
+    local pid soak_pid rank
+    rm -f "$envs"/*
+    tools/llane soak --emulate --ranks 3 --seconds 60 "$@" >"$out" 2>&1 &
+    soak_pid=$!
+    for _ in $(seq 200); do
+        for pid in $(pgrep -P $soak_pid); do
+            { tr '\0' '\n' <"/proc/$pid/environ" >"$envs/new"; } 2>/dev/null || continue
+            rank=$(sed -n 's/^SOAK_RANK=//p' "$envs/new")
+            [ -z "$rank" ] || mv "$envs/new" "$envs/$rank"
+        done
+        [ ! -e "$envs/0" ] || [ ! -e "$envs/1" ] || [ ! -e "$envs/2" ] || break
+        sleep 0.05
+    done
+    kill -TERM $soak_pid
+    wait $soak_pid
+    [ $? = $((128 + 15)) ]
+}
+each_has() { [ "$(cat "$envs"/[0-2] | grep -Exc "$1")" = 3 ]; }
+environments --gpus 1 && each_has 'NCCL_HOSTID=llane-rank-[0-2]' && each_has NCCL_NET=Socket &&
+    [ "$(cat "$envs"/[0-2] | grep ^NCCL_HOSTID= | sort -u | wc -l)" = 3 ]
+report $? soak__ranks_share_a_gpu__each_has_a_host_id
+FAKE_NCCL_VERSION=2.30.7 NCCL_MAX_CTAS=4 environments --gpus 1 &&
+    each_has NCCL_MULTI_RANK_GPU_ENABLE=1 && each_has NCCL_MAX_CTAS=4 && ! grep -q ^NCCL_HOSTID= "$envs"/[0-2]
+report $? soak__ranks_share_a_gpu_newer_nccl__told_so_and_settings_stay
+environments && ! grep -Eq '^NCCL_(HOSTID|NET|MULTI_RANK_GPU_ENABLE)=' "$envs"/[0-2]
+report $? soak__a_gpu_each__nothing_set
+soak 0 --ranks 3 --gpus 1 --cases 20 --seed 4 && grep -Eq 'rank 0: lane [1-9]' "$out"
+report $? soak__ranks_share_a_gpu__lane_carries
 for memory in p2p host; do # cases.md 4: the probe passes, later packets are damaged
     to=0
     [ $memory = p2p ] || to=host

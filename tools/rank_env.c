@@ -1,17 +1,16 @@
-/*
- * What surrounds the ranks: how many GPUs there are, what NCCL needs where ranks share one, and MPS,
- * without which their kernels take turns instead of running at once.
- */
+#include "rank_env.h"
+
 #include <fcntl.h>
 #include <limits.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "bench.h"
 #include "gpu.h"
+#include "nccl_abi.h"
 
 ncclResult_t ncclGetVersion(int *version);
 
@@ -19,7 +18,7 @@ enum {
     MULTI_RANK_VERSION = 23003
 }; /* the first NCCL that takes several ranks on a GPU when told to */
 
-/* ---- MPS ---- */
+/* ---- MPS, without which kernels of several processes take turns on a GPU ---- */
 
 static char mps_dir[64]; /* of the daemon that this process started */
 
@@ -54,35 +53,35 @@ static int is_mps_running(void)
     return fd >= 0;
 }
 
-static int start_mps(void)
+static int start_mps(const char *tool)
 {
     char pipe_dir[96], log_dir[96];
     if (!has_command("nvidia-cuda-mps-control")) {
-        fprintf(stderr, "llane-bench: --mps: nvidia-cuda-mps-control is not on the PATH\n");
+        fprintf(stderr, "%s: --mps: nvidia-cuda-mps-control is not on the PATH\n", tool);
         return -1;
     }
-    snprintf(mps_dir, sizeof mps_dir, "/tmp/llane-bench-mps-XXXXXX");
+    snprintf(mps_dir, sizeof mps_dir, "/tmp/llane-mps-XXXXXX");
     if (!mkdtemp(mps_dir)) {
-        perror("llane-bench: --mps");
+        perror("--mps");
         mps_dir[0] = '\0';
         return -1;
     }
     snprintf(pipe_dir, sizeof pipe_dir, "%s/pipe", mps_dir);
     snprintf(log_dir, sizeof log_dir, "%s/log", mps_dir);
     if (mkdir(pipe_dir, 0700) || mkdir(log_dir, 0700)) {
-        perror("llane-bench: --mps");
+        perror("--mps");
         return -1;
     }
     setenv("CUDA_MPS_PIPE_DIRECTORY", pipe_dir, 1);
     setenv("CUDA_MPS_LOG_DIRECTORY", log_dir, 1);
     if (system("nvidia-cuda-mps-control -d") != 0) {
-        fprintf(stderr, "llane-bench: --mps: the daemon did not start\n");
+        fprintf(stderr, "%s: --mps: the daemon did not start\n", tool);
         return -1;
     }
     return 0;
 }
 
-void bench_env_restore(void)
+void rank_env_restore(void)
 {
     char command[160];
     if (!mps_dir[0]) {
@@ -95,7 +94,7 @@ void bench_env_restore(void)
              mps_dir);
     mps_dir[0] = '\0';
     if (system(command) != 0) {
-        fprintf(stderr, "llane-bench: the MPS daemon may still run\n");
+        fprintf(stderr, "llane: the MPS daemon may still run\n");
     }
 }
 
@@ -116,7 +115,7 @@ static void choose_plugin(void)
     setenv("NCCL_TUNER_PLUGIN", access(path, R_OK) ? "llane" : path, 0);
 }
 
-static void look_at_gpus(const struct bench_options *options, struct bench_surroundings *out)
+static void look_at_gpus(const struct rank_env_options *options, struct rank_env *out)
 {
     struct llane_gpu_identity gpu;
     if (llane_gpu_device_count(&out->n_gpus) || out->n_gpus < 1) {
@@ -132,31 +131,32 @@ static void look_at_gpus(const struct bench_options *options, struct bench_surro
     }
 }
 
-int bench_env_prepare(const struct bench_options *options, struct bench_surroundings *out)
+int rank_env_prepare(const struct rank_env_options *options, struct rank_env *out)
 {
-    *out = (struct bench_surroundings){.is_emulated = !strcmp(llane_gpu_runtime(), "emulation")};
+    *out = (struct rank_env){.is_emulated = !strcmp(llane_gpu_runtime(), "emulation")};
     ncclGetVersion(&out->nccl_version);
     look_at_gpus(options, out);
     if (!out->n_gpus) {
-        fprintf(stderr, "llane-bench: no GPU (%s); --emulate runs without one\n",
+        fprintf(stderr, "%s: no GPU (%s); --emulate runs without one\n", options->tool,
                 llane_gpu_error());
         return -1;
     }
     if (options->n_gpus > out->n_gpus) {
-        fprintf(stderr, "llane-bench: --gpus %d: there are %d\n", options->n_gpus, out->n_gpus);
+        fprintf(stderr, "%s: --gpus %d: there are %d\n", options->tool, options->n_gpus,
+                out->n_gpus);
         return -1;
     }
     out->is_shared = options->n_ranks > out->n_gpus;
     if (out->is_shared && !out->is_emulated) {
-        if (options->starts_mps && start_mps()) {
+        if (options->starts_mps && start_mps(options->tool)) {
             return -1;
         }
         out->has_mps = options->starts_mps || is_mps_running();
         if (!out->has_mps) {
             fprintf(stderr,
-                    "llane-bench: %d ranks on %d GPU%s and no MPS: their kernels take turns, "
+                    "%s: %d ranks on %d GPU%s and no MPS: their kernels take turns, "
                     "so times mean little; --mps starts a private daemon\n",
-                    options->n_ranks, out->n_gpus, out->n_gpus == 1 ? "" : "s");
+                    options->tool, options->n_ranks, out->n_gpus, out->n_gpus == 1 ? "" : "s");
         }
     }
     choose_plugin();
@@ -164,32 +164,55 @@ int bench_env_prepare(const struct bench_options *options, struct bench_surround
     return 0;
 }
 
-/* In the rank's own process, before it becomes the rank. What the user set stays, but for
- * rank_log.h; --env is last. */
-void bench_env_of_rank(const struct bench_options *options, const struct bench_surroundings *around,
-                       int rank)
+void rank_env_of_rank(const struct rank_env *env, int rank)
 {
     char text[32];
-    if (around->is_shared) {
+    signal(SIGINT, SIG_DFL);
+    signal(SIGTERM, SIG_DFL);
+    signal(SIGHUP, SIG_DFL);
+    signal(SIGPIPE, SIG_DFL);
+    if (env->is_shared) {
         setenv("NCCL_NVLS_ENABLE", "0", 0);
-        if (around->nccl_version >= MULTI_RANK_VERSION) {
+        if (env->nccl_version >= MULTI_RANK_VERSION) {
             setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 0);
             setenv("NCCL_MAX_CTAS", "8", 0);
         } else { /* such a NCCL must believe that each rank has a host of its own */
-            snprintf(text, sizeof text, "llane-bench-%d", rank);
+            snprintf(text, sizeof text, "llane-rank-%d", rank);
             setenv("NCCL_HOSTID", text, 0);
             setenv("NCCL_MNNVL_ENABLE", "0", 0);
             setenv("NCCL_NET", "Socket", 0);
             setenv("NCCL_SOCKET_IFNAME", "lo", 0);
         }
     }
-    if (options->memory) {
-        setenv("LLANE_MEMORY", options->memory, 1);
-    }
-    for (int i = 0; i < options->n_env; i++) {
-        const char *equals = strchr(options->env[i], '=');
-        char name[256];
-        snprintf(name, sizeof name, "%.*s", (int)(equals - options->env[i]), options->env[i]);
-        setenv(name, equals + 1, 1);
+}
+
+/* ---- signals ---- */
+
+static volatile sig_atomic_t signal_seen;
+
+static void on_signal(int number)
+{
+    signal_seen = number;
+}
+
+void rank_env_catch_signals(void)
+{
+    struct sigaction action = {.sa_handler = on_signal};
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
+    sigaction(SIGHUP, &action, NULL);
+    signal(SIGPIPE, SIG_IGN);
+}
+
+int rank_env_signal(void)
+{
+    return signal_seen;
+}
+
+void rank_env_raise(void)
+{
+    if (signal_seen) {
+        signal(signal_seen, SIG_DFL);
+        raise(signal_seen);
     }
 }
