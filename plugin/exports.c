@@ -14,7 +14,7 @@
         if (!nccl || !nccl->name) {                                                                \
             return llane_nccl_missing("nccl" #name);                                               \
         }                                                                                          \
-        return llane_call_##name(nccl, LLANE_LIST args);                                           \
+        return nccl->is_left_alone ? nccl->name args : llane_call_##name(nccl, LLANE_LIST args);   \
     }
 #define DEFINE_VOID(name, since)                                                                   \
     EXPORT ncclResult_t nccl##name(void);                                                          \
@@ -24,7 +24,7 @@
         if (!nccl || !nccl->name) {                                                                \
             return llane_nccl_missing("nccl" #name);                                               \
         }                                                                                          \
-        return llane_call_##name(nccl);                                                            \
+        return nccl->is_left_alone ? nccl->name() : llane_call_##name(nccl);                       \
     }
 
 LLANE_NCCL_TAKEN(DEFINE, DEFINE_VOID)

@@ -47,7 +47,10 @@ static pthread_mutex_t scan_lock = PTHREAD_MUTEX_INITIALIZER; /* guards all belo
 static struct copy copies[LLANE_MAX_NCCL_COPIES];
 static uint32_t n_copies, n_refused;
 static struct site sites[MAX_SITES];
-static char refused_path[256]; /* the last object that was left alone, for the log line */
+static struct {
+    char path[sizeof llane_nccl_copies[0].path];
+    const char *why;
+} refused; /* the last object that was left alone, for the log line */
 static int is_embedded_said, is_surplus_said, is_processor_said;
 
 /* The dynamic linker's count of loads and unloads when the last scan began. Relaxed: a stale value
@@ -90,6 +93,13 @@ static int is_page_writable_at_all(const struct llane_elf_image *image, uintptr_
     return protection != PROT_NONE && (!(protection & PROT_EXEC) || end <= image->init);
 }
 
+static void refuse(const struct llane_elf_image *image, const char *why)
+{
+    snprintf(refused.path, sizeof refused.path, "%s",
+             *image->path ? image->path : "the main program");
+    refused.why = why;
+}
+
 /* Opens the page for writing, or gives it the protection that its object asks for. */
 static int set_page(const struct llane_elf_image *image, uintptr_t page, int is_open)
 {
@@ -130,8 +140,7 @@ static int write_sites(const struct llane_elf_image *image, int n)
         uintptr_t page = page_of(sites[i].at);
         if (!is_page_writable_at_all(image, page) || set_page(image, page, 1)) {
             restore_pages(image, i);
-            snprintf(refused_path, sizeof refused_path, "%s",
-                     *image->path ? image->path : "the main program");
+            refuse(image, "could not be made writable");
             return LLANE_ESYS;
         }
     }
@@ -179,6 +188,7 @@ static int collect_slots(const struct llane_elf_image *image, value_for *choose,
                 continue;
             }
             if (n == MAX_SITES) {
+                refuse(image, "has too many slots");
                 return LLANE_ENOMEM;
             }
             sites[n++] = site;
@@ -222,6 +232,8 @@ static void redirect_symbols(struct copy *copy)
         copy->original[i] = symbols[i] ? copy->image.bias + symbols[i]->st_value : 0;
     }
     if (keep_own_slots(copy)) {
+        /* Under the preload and drop-in doors they lead to llane's exported calls all the same. */
+        llane_nccl_copies[set].is_left_alone = 1;
         return;
     }
     int n = 0;
@@ -263,9 +275,6 @@ static int redirect_object(struct dl_phdr_info *info, size_t bytes, void *n_refu
         return 0;
     }
     int n = collect_slots(&image, hook_of, NULL);
-    if (n < 0) {
-        snprintf(refused_path, sizeof refused_path, "%s (too many slots)", image.path);
-    }
     if (n < 0 || (n > 0 && write_sites(&image, n))) {
         ++*(uint32_t *)n_refused_out;
         return 0;
@@ -381,11 +390,22 @@ static void say_embedded(const char *path)
     is_embedded_said = 1;
 }
 
+static void say_copy_left_alone(const struct copy *copy)
+{
+    if (llane_nccl_copies[copy - copies].is_left_alone) {
+        LLANE_WARN("%s %s: what NCCL calls of itself would come to llane, so all calls stay with "
+                   "NCCL, without a lane",
+                   refused.path, refused.why);
+    } else {
+        LLANE_WARN("the symbols of %s %s: NCCL calls are not redirected", refused.path,
+                   refused.why);
+    }
+}
+
 static void say_what_was_left_alone(const char *embedded_path, uint32_t n_refused_before)
 {
     if (n_refused > n_refused_before) {
-        LLANE_WARN("%s could not be made writable: its NCCL calls are not redirected",
-                   refused_path);
+        LLANE_WARN("%s %s: its NCCL calls are not redirected", refused.path, refused.why);
     }
     if (*embedded_path) {
         say_embedded(embedded_path);
@@ -446,9 +466,7 @@ void llane_interpose_scan(void)
             redirect_symbols(copy);
             n_new += copy->is_redirected;
             if (!copy->is_redirected) {
-                LLANE_WARN("the symbols of %s could not be made writable: NCCL calls are not "
-                           "redirected",
-                           refused_path);
+                say_copy_left_alone(copy);
             }
         }
     }

@@ -8,7 +8,8 @@
  *   2. the JUMP_SLOT, GLOB_DAT and absolute slots of other objects that already hold its address.
  * Before that libnccl's own slots of those names are bound to the originals, whatever they lead to:
  * NCCL calls some of its public functions itself (ncclCommGetAsyncError wherever it asks whether a
- * communicator is ready), also while llane waits for its answer with a lock held.
+ * communicator is ready), also while llane waits for its answer with a lock held. Where that is
+ * refused the copy is left alone: nothing of it is rewritten, and exported calls pass straight on.
  * Left alone: lazy slots nobody has used yet (1 covers them), slots bound to a pncclX (tools that
  * want the original), llane's own, instructions. An object's slots are
  * redirected all or none: one that keeps NCCL's GroupEnd beside our AllReduce would never launch.
@@ -40,7 +41,7 @@ struct llane_interpose_summary {
     uint32_t n_copies;                       /* libnccls found; copy i is llane_nccl_copies[i] */
     uint32_t n_redirected;                   /* of them, with their .dynsym rewritten */
     uint32_t n_sites[LLANE_MAX_NCCL_COPIES]; /* slots of other objects rewritten for each copy */
-    uint32_t n_refused; /* objects whose slots were left alone: pages could not be made writable */
+    uint32_t n_refused; /* objects whose slots were left alone: read-only pages, too many */
 };
 void llane_interpose_summarize(struct llane_interpose_summary *out);
 

@@ -287,11 +287,30 @@ own "two libnccls" "none-kept redirected-too" "$libnccl" \
 own "a slot that a resolver fills late" "not-again" "$libnccl" "$out/loose own_late $tuner $libnccl"
 own "refused slots leave every caller alone" "symbols-anyway" "$libnccl" \
     "$out/loose refused_own $tuner $libnccl $out/lazy.so"
+# Exported calls stay in force, but must not be entered again from inside NCCL.
+mkdir "$out/many-slots"
+nccl "$out/many-slots/libnccl.so.2" libnccl.so.2 22809 -DCOPY_SLOTS=300
+for why in pages slots; do
+    [ $why = pages ] && reason='could not be made writable' || reason='has too many slots'
+    [ $why = pages ] || libnccl=$out/many-slots/libnccl.so.2
+    for door in preload drop-in; do
+        command="LD_PRELOAD=$tuner $out/loose refused_exports $tuner $libnccl $out/lazy.so $why"
+        [ $door = preload ] ||
+            command="$out/loose refused_exports $tuner @/libnccl-llane.so $out/lazy.so $why"
+        own "refused slots ($why), $door: all pass through" "not-left-alone" "$libnccl" "$command"
+        # shellcheck disable=SC2086 # several words on purpose
+        says "refused slots ($why), $door: said once, with the reason" 1 \
+            "/libnccl.so.2 $reason: .*without a lane$" \
+            env LD_LIBRARY_PATH="$(dirname "$libnccl"):$out" ${command//@\//$out/}
+    done
+done
 # shellcheck disable=SC2016 # Perl, not the shell, reads the dollars
 caught none-kept 's/(int keep_own_slots\(.*?\n\{\n)/$1    return 0;\n/s'
 caught redirected-too 's/ \|\|\s*llane_elf_find\(&image, "pncclAllReduce"\)\) \{\s*return 0;/) {\nreturn 0;/'
 caught not-again 's/ && keep_own_slots\(&copies\[c\]\)/ && 0/'
-caught symbols-anyway 's/if \(keep_own_slots\(copy\)\) \{\s*return;/if (keep_own_slots(copy)) {/'
+# shellcheck disable=SC2016 # as above
+caught symbols-anyway 's/(if \(keep_own_slots\(copy\)\) \{.*?)return;/$1/s'
+caught not-left-alone 's/is_left_alone = 1/is_left_alone = 0/'
 
 # ---- doors and the line they say ----
 "$cc" "${flags[@]}" tests/fixtures/{interpose_loose,nccl_copy}.c -DCOPY_VERSION=22809 \
