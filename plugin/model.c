@@ -2,20 +2,24 @@
 
 /*
  * Microseconds and bytes a microsecond. A step of the lane: hop + per_peer for each peer, and its
- * bytes. per_peer is what sending to and polling for one more peer costs.
+ * bytes. per_peer is what sending to and polling for one more peer costs; queue, what a whole
+ * operation costs more for each peer and each rank on the link, whose polls wait for each other.
  */
 struct link {
-    double hop, per_peer, bandwidth;
+    double hop, per_peer, queue, bandwidth;
     double nccl_fixed, nccl_hop, nccl_bandwidth;
 };
 static const struct link links[LLANE_N_MEMORIES] = {
-    [LLANE_MEMORY_ONE_GPU] = {0.41, 0.31, 1.3e6, 2.7, 1.35, 72e3},
-    [LLANE_MEMORY_PEER] = {1.5, 0.5, 22e3, 6.6, 1.0, 22e3},
-    [LLANE_MEMORY_HOST] = {1.1, 1.0, 22e3, 6.6, 1.7, 22e3},
+    [LLANE_MEMORY_ONE_GPU] = {0.38, 0.36, 0, 2e6, 2.7, 1.35, 72e3},
+    [LLANE_MEMORY_PEER] = {1.5, 0.5, 0, 22e3, 6.6, 1.0, 22e3},
+    [LLANE_MEMORY_HOST] = {1.8, 0, 0.3, 24e3, 6.6, 1.7, 22e3},
 };
 
 static const double LAUNCH = 1.0;
-static const double RE_ARM = 0.012;         /* what a sentinel packet costs more than one of LL */
+static const double RE_ARM = 0.012; /* what a sentinel packet costs more than one of LL */
+/* A packet a thread, one-shot with sentinel packets: loads that wait for memory, and more of them for
+ * each peer. LL has no loop that arms again; two-shot has loops for results too. */
+static const double TURN = 0.85, TURN_PER_PEER = 0.1, TURN_LL = 0.55, TURN_TWO_SHOT = 1.6;
 static const double SIMPLE = 16;            /* what NCCL's Simple protocol costs more than its LL */
 static const double BETWEEN_SOCKETS = 22e3; /* peer memory across sockets, all ranks together */
 
@@ -50,6 +54,18 @@ static int has_far_peers(const struct llane_model_machine *m)
     return m->n_sockets > 1 && m->memory == LLANE_MEMORY_PEER;
 }
 
+/* Each thread takes one packet after another; a launch has only so many threads. */
+static double turns_us(const struct llane_model_machine *m, enum llane_algorithm algorithm,
+                       enum llane_packet packet, uint64_t bytes)
+{
+    double payload = packet == LLANE_LL ? LLANE_LL_PAYLOAD : LLANE_PACKET_BYTES;
+    double shards = algorithm == LLANE_TWO_SHOT ? m->n_ranks : 1;
+    double threads = m->n_threads ? m->n_threads : (double)LLANE_MAX_BLOCKS * LLANE_MAX_THREADS;
+    double turn = (TURN + (m->n_ranks - 1) * TURN_PER_PEER) * (packet == LLANE_LL ? TURN_LL : 1) *
+                  (algorithm == LLANE_TWO_SHOT ? TURN_TWO_SHOT : 1);
+    return turn * (double)bytes / payload / shards / threads;
+}
+
 double llane_model_lane_us(const struct llane_model_machine *m, enum llane_algorithm algorithm,
                            enum llane_packet packet, uint64_t bytes)
 {
@@ -65,7 +81,8 @@ double llane_model_lane_us(const struct llane_model_machine *m, enum llane_algor
         /* Each rank of one half sends to each of the other. */
         transfer = larger(transfer, n / 2 * (n / 2) * to_a_peer / BETWEEN_SOCKETS);
     }
-    return LAUNCH + steps * (link->hop + (n - 1) * link->per_peer) + transfer +
+    return LAUNCH + steps * (link->hop + (n - 1) * link->per_peer) +
+           (n - 1) * link->queue * sharing(m) + transfer + turns_us(m, algorithm, packet, bytes) +
            (packet == LLANE_SENTINEL ? RE_ARM : 0);
 }
 

@@ -25,6 +25,7 @@ struct llane_model_machine {
     uint32_t ranks_per_gpu; /* the most that share one GPU's link */
     uint32_t n_sockets;     /* that the GPUs hang off */
     uint32_t generation;    /* of PCIe, the slowest GPU's; 0: 4 */
+    uint32_t n_threads;     /* that a rank's widest launch has; 0: as many as kernels can have */
 };
 
 /* bytes: of the message. Microseconds an operation, in a CUDA graph of back-to-back operations. */

@@ -120,6 +120,33 @@ static int has_room(const struct llane_route_limits *limits, enum llane_algorith
            bytes <= one_shot_room(limits->n_ranks, packet);
 }
 
+/* Blocks of n_threads that may run at once. */
+static uint32_t most_blocks(const struct llane_route_limits *limits, uint32_t n_threads)
+{
+    int width = 0;
+    while ((uint32_t)LLANE_MIN_THREADS << width < n_threads) {
+        width++;
+    }
+    uint32_t fit = limits->fit[width];
+    uint32_t most = fit < limits->max_blocks ? fit : limits->max_blocks;
+    return most ? most : 1;
+}
+
+/* Of the widest launch that calls may have. */
+static uint32_t most_threads(const struct llane_route_limits *limits)
+{
+    uint32_t most = 0;
+    for (uint32_t threads = LLANE_MIN_THREADS; threads <= LLANE_MAX_THREADS; threads *= 2) {
+        uint32_t wide = limits->n_threads ? limits->n_threads : threads;
+        uint32_t blocks = most_blocks(limits, wide);
+        if (limits->n_blocks && limits->n_blocks < blocks) {
+            blocks = limits->n_blocks;
+        }
+        most = blocks * wide > most ? blocks * wide : most;
+    }
+    return most;
+}
+
 static struct llane_model_machine machine_of(const struct llane_route_limits *limits)
 {
     return (struct llane_model_machine){
@@ -128,6 +155,7 @@ static struct llane_model_machine machine_of(const struct llane_route_limits *li
         .ranks_per_gpu = limits->ranks_per_gpu,
         .n_sockets = limits->n_sockets,
         .generation = limits->generation,
+        .n_threads = most_threads(limits),
     };
 }
 
@@ -177,18 +205,6 @@ static struct llane_tuning_choice lane_choice(const struct llane_route_limits *l
         choice.algorithm = LLANE_TWO_SHOT;
     }
     return choice;
-}
-
-/* Blocks of n_threads that may run at once. */
-static uint32_t most_blocks(const struct llane_route_limits *limits, uint32_t n_threads)
-{
-    int width = 0;
-    while ((uint32_t)LLANE_MIN_THREADS << width < n_threads) {
-        width++;
-    }
-    uint32_t fit = limits->fit[width];
-    uint32_t most = fit < limits->max_blocks ? fit : limits->max_blocks;
-    return most ? most : 1;
 }
 
 static uint32_t n_shards(enum llane_algorithm algorithm, uint32_t n_ranks)

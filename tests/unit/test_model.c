@@ -22,18 +22,23 @@ struct measured {
     } at[8];
 };
 
-enum { MOST_PERCENT = 45, MOST_MEAN_PERCENT = 12 };
+enum { MOST_PERCENT = 37, MOST_MEAN_PERCENT = 10 };
 
-#define ONE_GPU(n)                                                                                 \
+/* Threads of the widest launch: of 64 blocks, as many as fit beside the other ranks' on 132
+ * multiprocessors; of 8 blocks. */
+enum { WIDE_2 = 64 * 512, WIDE_4 = 33 * 512, WIDE_8 = 33 * 256, EIGHT_BLOCKS = 8 * 512 };
+
+#define ONE_GPU(n, threads)                                                                        \
     {                                                                                              \
-        LLANE_MEMORY_ONE_GPU, n, n, 1, 0                                                           \
+        LLANE_MEMORY_ONE_GPU, n, n, 1, 0, threads                                                  \
     }
-#define HOST(n, per_gpu)                                                                           \
+#define HOST(n, per_gpu, threads)                                                                  \
     {                                                                                              \
-        LLANE_MEMORY_HOST, n, per_gpu, 1, 0                                                        \
+        LLANE_MEMORY_HOST, n, per_gpu, 1, 0, threads                                               \
     }
 #define ONE_LL 1 + LLANE_ONE_SHOT, 1 + LLANE_LL
 #define ONE_SENTINEL 1 + LLANE_ONE_SHOT, 1 + LLANE_SENTINEL
+#define TWO_LL 1 + LLANE_TWO_SHOT, 1 + LLANE_LL
 #define TWO_SENTINEL 1 + LLANE_TWO_SHOT, 1 + LLANE_SENTINEL
 #define SEVEN(a, b, c, d, e, f, g)                                                                 \
     {                                                                                              \
@@ -44,31 +49,56 @@ enum { MOST_PERCENT = 45, MOST_MEAN_PERCENT = 12 };
     }
 
 static const struct measured all[] = {
-    {ONE_GPU(2), ONE_LL, SEVEN(1.79, 1.81, 1.85, 2.10, 2.25, 3.17, 5.95)},
-    {ONE_GPU(2), ONE_SENTINEL, SEVEN(1.79, 1.83, 1.91, 1.92, 2.25, 3.04, 4.42)},
-    {ONE_GPU(2), TWO_SENTINEL, SEVEN(2.31, 2.25, 2.30, 2.42, 2.83, 3.73, 4.91)},
-    {ONE_GPU(4), ONE_LL, SEVEN(2.34, 2.35, 2.61, 2.81, 3.69, 5.68, 18.64)},
-    {ONE_GPU(4), ONE_SENTINEL, SEVEN(2.36, 2.38, 2.48, 2.84, 3.79, 4.56, 11.14)},
-    {ONE_GPU(4), TWO_SENTINEL, SEVEN(3.54, 3.56, 3.62, 3.78, 5.02, 5.69, 8.91)},
-    {ONE_GPU(8), ONE_LL, SEVEN(3.72, 3.82, 4.18, 4.83, 6.73, 20.51, 95.92)},
-    {ONE_GPU(8), ONE_SENTINEL, SEVEN(3.56, 3.62, 3.80, 4.38, 5.73, 12.96, 55.91)},
-    {ONE_GPU(8), TWO_SENTINEL, SEVEN(6.38, 6.32, 6.30, 6.92, 7.70, 8.84, 21.03)},
-    {ONE_GPU(2), 0, 0, SEVEN(5.22, 5.20, 5.34, 6.11, 6.53, 11.71, 29.28)},
-    {ONE_GPU(4), 0, 0, SEVEN(10.71, 10.53, 10.73, 11.96, 14.36, 18.22, 38.21)},
-    {ONE_GPU(8), 0, 0, SEVEN(19.00, 18.93, 18.83, 20.93, 25.82, 26.64, 51.97)},
-    {HOST(2, 1), ONE_SENTINEL, SEVEN(3.1, 3.3, 3.5, 4.4, 6.5, 14.6, 53)},
-    {HOST(2, 1), 0, 0, SEVEN(10.0, 9.9, 10.1, 11.1, 15.3, 35, 63)},
-    {HOST(2, 2),
+    {ONE_GPU(2, WIDE_2), ONE_LL, SEVEN(1.79, 1.81, 1.85, 2.10, 2.25, 3.17, 5.95)},
+    {ONE_GPU(2, WIDE_2), ONE_SENTINEL, SEVEN(1.79, 1.83, 1.91, 1.92, 2.25, 3.04, 4.42)},
+    {ONE_GPU(2, WIDE_2), TWO_SENTINEL, SEVEN(2.31, 2.25, 2.30, 2.42, 2.83, 3.73, 4.91)},
+    {ONE_GPU(4, WIDE_4), ONE_LL, SEVEN(2.34, 2.35, 2.61, 2.81, 3.69, 5.68, 18.64)},
+    {ONE_GPU(4, WIDE_4), ONE_SENTINEL, SEVEN(2.36, 2.38, 2.48, 2.84, 3.79, 4.56, 11.14)},
+    {ONE_GPU(4, WIDE_4), TWO_SENTINEL, SEVEN(3.54, 3.56, 3.62, 3.78, 5.02, 5.69, 8.91)},
+    {ONE_GPU(8, WIDE_8), ONE_LL, SEVEN(3.72, 3.82, 4.18, 4.83, 6.73, 20.51, 95.92)},
+    {ONE_GPU(8, WIDE_8), ONE_SENTINEL, SEVEN(3.56, 3.62, 3.80, 4.38, 5.73, 12.96, 55.91)},
+    {ONE_GPU(8, WIDE_8), TWO_SENTINEL, SEVEN(6.38, 6.32, 6.30, 6.92, 7.70, 8.84, 21.03)},
+    {ONE_GPU(2, WIDE_2), 0, 0, SEVEN(5.22, 5.20, 5.34, 6.11, 6.53, 11.71, 29.28)},
+    {ONE_GPU(4, WIDE_4), 0, 0, SEVEN(10.71, 10.53, 10.73, 11.96, 14.36, 18.22, 38.21)},
+    {ONE_GPU(8, WIDE_8), 0, 0, SEVEN(19.00, 18.93, 18.83, 20.93, 25.82, 26.64, 51.97)},
+    /* Of 8 blocks; where the lane's choice or a forced one was measured. */
+    {ONE_GPU(2, EIGHT_BLOCKS), ONE_LL, {{256, 1.78}, {1 << 10, 1.79}, {4 << 10, 1.82}}},
+    {ONE_GPU(2, EIGHT_BLOCKS),
      ONE_SENTINEL,
-     {{1 << 10, 3.4}, {16 << 10, 5.3}, {64 << 10, 9.4}, {256 << 10, 29}, {1 << 20, 105}}},
-    {HOST(4, 4),
+     {{16 << 10, 1.95}, {64 << 10, 2.37}, {256 << 10, 5.96}, {1 << 20, 22.45}}},
+    {ONE_GPU(2, EIGHT_BLOCKS), TWO_SENTINEL, {{256 << 10, 5.28}}},
+    {ONE_GPU(4, EIGHT_BLOCKS), ONE_LL, {{256, 2.26}, {1 << 10, 2.33}}},
+    {ONE_GPU(4, EIGHT_BLOCKS),
      ONE_SENTINEL,
-     {{1 << 10, 6.1}, {16 << 10, 11.5}, {64 << 10, 40}, {256 << 10, 153}, {1 << 20, 599}}},
-    {HOST(2, 2),
+     {{4 << 10, 2.54}, {16 << 10, 2.91}, {64 << 10, 3.80}, {256 << 10, 8.55}}},
+    {ONE_GPU(4, EIGHT_BLOCKS), TWO_LL, {{256, 3.17}, {1 << 10, 3.14}}},
+    {ONE_GPU(4, EIGHT_BLOCKS),
+     TWO_SENTINEL,
+     {{4 << 10, 3.50}, {16 << 10, 3.65}, {64 << 10, 4.95}, {256 << 10, 5.86}, {1 << 20, 17.02}}},
+    {ONE_GPU(8, EIGHT_BLOCKS), ONE_LL, {{256, 3.47}}},
+    {ONE_GPU(8, EIGHT_BLOCKS),
+     ONE_SENTINEL,
+     {{1 << 10, 3.57}, {4 << 10, 3.94}, {16 << 10, 4.40}, {64 << 10, 5.82}}},
+    {ONE_GPU(8, EIGHT_BLOCKS), TWO_SENTINEL, {{256 << 10, 8.66}, {1 << 20, 24.23}}},
+    {ONE_GPU(2, EIGHT_BLOCKS), 0, 0, SEVEN(5.32, 5.32, 5.55, 6.30, 6.50, 11.52, 29.05)},
+    {ONE_GPU(4, EIGHT_BLOCKS), 0, 0, SEVEN(10.64, 10.53, 10.68, 11.84, 13.98, 18.75, 38.43)},
+    {ONE_GPU(8, EIGHT_BLOCKS), 0, 0, SEVEN(18.84, 18.79, 18.67, 21.23, 25.11, 26.38, 50.72)},
+    {HOST(2, 1, 0), ONE_SENTINEL, SEVEN(3.1, 3.3, 3.5, 4.4, 6.5, 14.6, 53)},
+    {HOST(2, 1, 0), 0, 0, SEVEN(10.0, 9.9, 10.1, 11.1, 15.3, 35, 63)},
+    {HOST(2, 2, EIGHT_BLOCKS), ONE_SENTINEL, SEVEN(3.16, 3.36, 3.54, 4.42, 9.11, 30.08, 118.3)},
+    {HOST(4, 4, EIGHT_BLOCKS), ONE_SENTINEL, {{256, 7.49}, {1 << 10, 7.59}, {4 << 10, 9.13}}},
+    {HOST(4, 4, EIGHT_BLOCKS),
+     TWO_SENTINEL,
+     {{16 << 10, 12.87}, {64 << 10, 25.81}, {256 << 10, 76.15}, {1 << 20, 247.2}}},
+    {HOST(8, 8, EIGHT_BLOCKS), ONE_SENTINEL, {{256, 22.67}, {1 << 10, 23.59}, {4 << 10, 30.24}}},
+    {HOST(8, 8, EIGHT_BLOCKS),
+     TWO_SENTINEL,
+     {{16 << 10, 26.42}, {64 << 10, 56.64}, {256 << 10, 176.8}, {1 << 20, 595.3}}},
+    {HOST(2, 2, EIGHT_BLOCKS),
      0,
      0,
      {{1 << 10, 9.1}, {16 << 10, 11.4}, {64 << 10, 16.1}, {256 << 10, 38.9}, {1 << 20, 134}}},
-    {HOST(4, 4),
+    {HOST(4, 4, EIGHT_BLOCKS),
      0,
      0,
      {{1 << 10, 21.9}, {16 << 10, 26.1}, {64 << 10, 37.2}, {256 << 10, 92.9}, {1 << 20, 337}}},
@@ -99,7 +129,7 @@ static void model__what_was_measured__is_near(void **state)
             sum += off;
         }
     }
-    assert_true(n > 100);
+    assert_int_equal(n, 178);
     assert_true(sum / n < 1 + MOST_MEAN_PERCENT / 100.0);
 }
 
@@ -108,13 +138,17 @@ static struct llane_route_limits limits_of(struct llane_model_machine machine, u
     struct llane_route_limits limits = {
         .max_bytes = max_bytes,
         .n_ranks = machine.n_ranks,
-        .max_blocks = LLANE_MAX_BLOCKS,
-        .fit = {64, 64, 64, 64},
+        .max_blocks = machine.n_threads == EIGHT_BLOCKS ? 8 : LLANE_MAX_BLOCKS,
         .has_float8 = 1,
         .memory = machine.memory,
         .ranks_per_gpu = machine.ranks_per_gpu,
         .n_sockets = machine.n_sockets,
+        .has_host_pairs = machine.memory == LLANE_MEMORY_HOST,
     };
+    for (uint32_t w = 0; w < LLANE_N_WIDTHS; w++) {
+        uint32_t fit = 132 * (512 / (LLANE_MIN_THREADS << w)) / machine.ranks_per_gpu;
+        limits.fit[w] = fit < LLANE_MAX_BLOCKS ? fit : LLANE_MAX_BLOCKS;
+    }
     llane_route_fill_defaults(&limits);
     return limits;
 }
@@ -127,7 +161,9 @@ static double measured_us(struct llane_model_machine machine, uint32_t algorithm
         const struct measured *m = &all[i];
         for (int s = 0; s < 8; s++) {
             if (m->machine.memory == machine.memory && m->machine.n_ranks == machine.n_ranks &&
-                m->algorithm == algorithm && m->packet == packet && m->at[s].bytes == bytes) {
+                m->machine.ranks_per_gpu == machine.ranks_per_gpu &&
+                m->machine.n_threads == machine.n_threads && m->algorithm == algorithm &&
+                m->packet == packet && m->at[s].bytes == bytes) {
                 return m->at[s].us;
             }
         }
@@ -146,22 +182,75 @@ static double best_measured_us(struct llane_model_machine machine, uint64_t byte
     return best;
 }
 
+static void assert_are_the_best(struct llane_model_machine machine)
+{
+    struct llane_route_limits limits = limits_of(machine, 1 << 20);
+    for (uint64_t bytes = 256; bytes <= 1 << 20; bytes *= 4) {
+        struct llane_plan plan = llane_route_plan(&limits, bytes / 4, ncclFloat32, ncclSum);
+        double us = measured_us(machine, 1 + plan.algorithm, 1 + plan.packet, bytes);
+        /* Two-shot, which nobody tried there. */
+        int is_unknown = machine.n_threads == EIGHT_BLOCKS && machine.n_ranks == 2 &&
+                         bytes == 1 << 20 && plan.algorithm == LLANE_TWO_SHOT;
+        if (!is_unknown && !(us > 0 && us <= 1.07 * best_measured_us(machine, bytes))) {
+            fail_msg("%u ranks, %u threads, %llu bytes: %s, measured %.2f, best %.2f",
+                     machine.n_ranks, machine.n_threads, (unsigned long long)bytes,
+                     llane_plan_text(&plan), us, best_measured_us(machine, bytes));
+        }
+        assert_int_equal(llane_route_choose(&limits, bytes / 4, ncclFloat32, ncclSum),
+                         LLANE_ROUTE_LANE);
+    }
+}
+
 static void defaults__where_measured__are_the_best_kernel_or_as_good(void **state)
+{
+    static const uint32_t wide[] = {WIDE_2, WIDE_4, WIDE_8};
+    (void)state;
+    for (uint32_t i = 0; i < 3; i++) {
+        struct llane_model_machine machine = ONE_GPU(2u << i, wide[i]);
+        assert_are_the_best(machine);
+        machine.n_threads = EIGHT_BLOCKS;
+        assert_are_the_best(machine);
+    }
+}
+
+/* One-shot and two-shot were measured at no size both, but two-shot at 16 KiB took less than one-shot
+ * at 4 KiB with 8 ranks. NCCL's figures over host memory are all above the lane's. */
+static void defaults__host_memory__one_shot_for_small_and_the_lane_for_all(void **state)
 {
     (void)state;
     for (uint32_t n = 2; n <= 8; n *= 2) {
-        struct llane_model_machine machine = ONE_GPU(n);
+        struct llane_model_machine machine = HOST(n, n, EIGHT_BLOCKS);
         struct llane_route_limits limits = limits_of(machine, 1 << 20);
+        uint64_t last_one_shot = n == 2 ? 256 << 10 : n == 4 ? 4 << 10 : 256;
         for (uint64_t bytes = 256; bytes <= 1 << 20; bytes *= 4) {
             struct llane_plan plan = llane_route_plan(&limits, bytes / 4, ncclFloat32, ncclSum);
-            double us = measured_us(machine, 1 + plan.algorithm, 1 + plan.packet, bytes);
-            if (!(us > 0 && us <= 1.07 * best_measured_us(machine, bytes))) {
-                fail_msg("%u ranks, %llu bytes: %s, measured %.2f, best %.2f", n,
-                         (unsigned long long)bytes, llane_plan_text(&plan), us,
-                         best_measured_us(machine, bytes));
+            if (bytes <= last_one_shot) {
+                assert_int_equal(plan.algorithm, LLANE_ONE_SHOT);
+            } else if (n > 2 && bytes > 1 << 10) {
+                assert_int_equal(plan.algorithm, LLANE_TWO_SHOT);
             }
             assert_int_equal(llane_route_choose(&limits, bytes / 4, ncclFloat32, ncclSum),
                              LLANE_ROUTE_LANE);
+        }
+    }
+}
+
+/* 0 threads: the widest launch that kernels have. */
+static void model__fewer_threads__take_longer(void **state)
+{
+    (void)state;
+    for (int memory = 0; memory < LLANE_N_MEMORIES; memory++) {
+        struct llane_model_machine m = {(enum llane_memory)memory, 4, 1, 1, 0, 4096};
+        struct llane_model_machine any = {(enum llane_memory)memory, 4, 1, 1, 0, 0};
+        struct llane_model_machine wide = {(enum llane_memory)memory,           4, 1, 1, 0,
+                                           LLANE_MAX_BLOCKS * LLANE_MAX_THREADS};
+        for (int k = 0; k < 2 * LLANE_N_PACKETS; k++) {
+            enum llane_algorithm a = (enum llane_algorithm)(k / LLANE_N_PACKETS);
+            enum llane_packet p = (enum llane_packet)(k % LLANE_N_PACKETS);
+            assert_true(llane_model_lane_us(&m, a, p, 1 << 20) >
+                        llane_model_lane_us(&any, a, p, 1 << 20) + 1);
+            assert_true(llane_model_lane_us(&any, a, p, 1 << 20) ==
+                        llane_model_lane_us(&wide, a, p, 1 << 20));
         }
     }
 }
@@ -184,8 +273,8 @@ static uint64_t largest_on_lane(struct llane_model_machine machine, ncclDataType
 static void defaults__large_messages_between_sockets__are_nccls(void **state)
 {
     (void)state;
-    struct llane_model_machine one = {LLANE_MEMORY_PEER, 8, 1, 1, 0},
-                               two = {LLANE_MEMORY_PEER, 8, 1, 2, 0};
+    struct llane_model_machine one = {LLANE_MEMORY_PEER, 8, 1, 1, 0, 0},
+                               two = {LLANE_MEMORY_PEER, 8, 1, 2, 0, 0};
     assert_true(largest_on_lane(two, ncclFloat32) < largest_on_lane(one, ncclFloat32));
     assert_in_range(largest_on_lane(two, ncclFloat32), 64 << 10, 4 << 20);
     struct llane_route_limits limits = limits_of(two, 64 << 20);
@@ -198,7 +287,7 @@ static void defaults__large_messages_between_sockets__are_nccls(void **state)
 static void defaults__large_integers__go_to_nccl_before_floats(void **state)
 {
     (void)state;
-    struct llane_model_machine machine = {LLANE_MEMORY_PEER, 8, 1, 1, 0};
+    struct llane_model_machine machine = {LLANE_MEMORY_PEER, 8, 1, 1, 0, 0};
     assert_true(largest_on_lane(machine, ncclInt32) < largest_on_lane(machine, ncclFloat32));
 }
 
@@ -221,7 +310,7 @@ static void model__more_bytes__take_no_less_time(void **state)
     for (int memory = 0; memory < LLANE_N_MEMORIES; memory++) {
         for (uint32_t n = 2; n <= LLANE_MAX_RANKS; n++) {
             for (uint32_t sockets = 1; sockets <= 2; sockets++) {
-                struct llane_model_machine m = {(enum llane_memory)memory, n, 1, sockets, 0};
+                struct llane_model_machine m = {(enum llane_memory)memory, n, 1, sockets, 0, 0};
                 for (uint64_t bytes = 8; bytes < 64 << 20; bytes *= 2) {
                     assert_true(llane_model_nccl_us(&m, bytes) <=
                                 llane_model_nccl_us(&m, 2 * bytes));
@@ -240,7 +329,7 @@ static void model__more_bytes__take_no_less_time(void **state)
 static void model__generation__is_the_peers_bandwidth_alone(void **state)
 {
     (void)state;
-    struct llane_model_machine m = {LLANE_MEMORY_PEER, 4, 1, 1, 0};
+    struct llane_model_machine m = {LLANE_MEMORY_PEER, 4, 1, 1, 0, 0};
     double unknown = llane_model_lane_us(&m, LLANE_TWO_SHOT, LLANE_SENTINEL, 4 << 20);
     m.generation = 4;
     assert_true(llane_model_lane_us(&m, LLANE_TWO_SHOT, LLANE_SENTINEL, 4 << 20) == unknown);
@@ -261,7 +350,7 @@ static void write_row(FILE *file, uint32_t n, uint32_t sockets)
     fprintf(file, "| %u, %s |", n, sockets == 1 ? "one" : "two");
     for (uint64_t bytes = 1 << 10; bytes <= 4 << 20; bytes *= 8) {
         for (uint32_t generation = 4; generation <= 5; generation++) {
-            struct llane_model_machine m = {LLANE_MEMORY_PEER, n, 1, sockets, generation};
+            struct llane_model_machine m = {LLANE_MEMORY_PEER, n, 1, sockets, generation, 0};
             double one = llane_model_lane_us(&m, LLANE_ONE_SHOT, LLANE_SENTINEL, bytes);
             double two = llane_model_lane_us(&m, LLANE_TWO_SHOT, LLANE_SENTINEL, bytes);
             fprintf(file, " %.0f / %.0f |", one < two ? one : two, llane_model_nccl_us(&m, bytes));
@@ -306,6 +395,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(model__what_was_measured__is_near),
         cmocka_unit_test(model__more_bytes__take_no_less_time),
         cmocka_unit_test(defaults__where_measured__are_the_best_kernel_or_as_good),
+        cmocka_unit_test(defaults__host_memory__one_shot_for_small_and_the_lane_for_all),
+        cmocka_unit_test(model__fewer_threads__take_longer),
         cmocka_unit_test(defaults__large_messages_between_sockets__are_nccls),
         cmocka_unit_test(defaults__large_integers__go_to_nccl_before_floats),
         cmocka_unit_test(model__generation__is_the_peers_bandwidth_alone),
