@@ -12,7 +12,7 @@
 #include "log.h"
 #include "tuning_cache.h"
 
-enum { LOCK_TIMEOUT_MS = 5000, MAX_WARM_ROUNDS = 6 };
+enum { LOCK_TIMEOUT_MS = 5000, MAX_WARM_ROUNDS = 6, MAX_AGAIN = 3 };
 static const double STABLE = 0.1; /* the link is warm when two rounds differ by no more */
 
 enum action { ACTION_BEGIN, ACTION_WARM, ACTION_MEASURE, ACTION_HAND_IN, ACTION_ADOPT };
@@ -20,6 +20,7 @@ enum action { ACTION_BEGIN, ACTION_WARM, ACTION_MEASURE, ACTION_HAND_IN, ACTION_
 /* With each vote. */
 struct record {
     uint32_t action;                 /* rank 0's: what all do next */
+    uint32_t size;                   /* rank 0's, with MEASURE: which of the ladder */
     struct llane_tuning_times times; /* what this rank measured in the round before */
     struct llane_tuning tuning;      /* rank 0's, with ADOPT */
 };
@@ -96,14 +97,15 @@ struct calibration {
     const struct llane_calibrate_args *args;
     struct llane_route_limits *limits;
     uint32_t ladder[LLANE_TUNING_SIZES];
-    uint32_t n_sizes, n_begun;
+    uint32_t n_sizes, n_begun, size;       /* size: measured last */
     struct record mine;                    /* for the next vote */
     struct record theirs[LLANE_MAX_RANKS]; /* of the last one */
     float warm_us, warm_before_us;
 
     /* Rank 0's: */
-    int lock, n_warm, agrees;
-    double started_ms, size_started_ms;
+    int lock, n_warm, is_second_time;
+    uint32_t differ, again; /* bits of sizes: passes differ; still to be measured once more */
+    double started_ms, size_started_ms, size_ms[LLANE_TUNING_SIZES];
     struct llane_tuning tuning;
 };
 
@@ -129,17 +131,19 @@ static struct llane_tuning_times slowest_times(const struct calibration *c)
     return slowest;
 }
 
-/* Rank 0, when it has what all measured for the size begun last. */
+/* Rank 0, when it has what all measured for the size measured last. */
 static void judge(struct calibration *c)
 {
     struct llane_tuning_choice candidates[LLANE_TUNING_CANDIDATES];
     uint32_t usable[LLANE_TUNING_CLASSES];
     int by_default[LLANE_TUNING_CLASSES];
-    uint32_t bucket = c->ladder[c->n_begun - 1];
+    uint32_t bucket = c->ladder[c->size], bit = 1u << c->size;
     struct llane_tuning_times times = slowest_times(c);
     int n = llane_route_candidates(c->limits, bucket, candidates, usable, by_default);
+    c->differ &= ~bit;
     for (int of = 0; of < LLANE_TUNING_CLASSES; of++) {
         int agrees;
+        c->tuning.choice[of][bucket] = (struct llane_tuning_choice){.path = LLANE_TUNING_DEFAULT};
         int best = llane_tuning_judge(&times, n, usable[of], by_default[of], &agrees);
         double nccl_us = llane_route_nccl_us(c->limits, llane_tuning_bucket_bytes(bucket));
         /* Else it stays the model's, which may be NCCL, for this size and those between. */
@@ -147,20 +151,45 @@ static void judge(struct calibration *c)
             !llane_tuning_is_faster(nccl_us, llane_tuning_us(&times, best))) {
             c->tuning.choice[of][bucket] = candidates[best];
         }
-        c->agrees &= agrees;
+        c->differ |= agrees ? 0 : bit;
     }
+}
+
+static enum action measure_size(struct calibration *c, uint32_t size)
+{
+    c->mine.size = size;
+    c->size_started_ms = now_ms(c);
+    return ACTION_MEASURE;
 }
 
 /* The next size has four times the bytes, and seldom takes twice as long. */
 static enum action next_size(struct calibration *c)
 {
-    double now = now_ms(c);
-    double spent = now - c->started_ms, last = c->n_begun ? now - c->size_started_ms : 0;
+    double spent = now_ms(c) - c->started_ms, last = c->n_begun ? c->size_ms[c->n_begun - 1] : 0;
     if (c->n_begun == c->n_sizes || spent + 2 * last > c->args->budget_ms) {
         return ACTION_HAND_IN;
     }
-    c->size_started_ms = now;
-    return ACTION_MEASURE;
+    return measure_size(c, c->n_begun);
+}
+
+/* A size whose passes differ was disturbed by chance, or there is other work: it would show again. */
+static enum action next_again(struct calibration *c)
+{
+    for (uint32_t size = 0; size < c->n_sizes; size++) {
+        if ((c->again >> size & 1) &&
+            now_ms(c) - c->started_ms + c->size_ms[size] <= c->args->budget_ms) {
+            c->again &= ~(1u << size);
+            return measure_size(c, size);
+        }
+    }
+    return ACTION_HAND_IN;
+}
+
+/* What differs at many sizes is no accident. */
+static int is_worth_again(const struct calibration *c)
+{
+    return !c->is_second_time && c->n_begun == c->n_sizes &&
+           __builtin_popcount(c->differ) <= MAX_AGAIN;
 }
 
 static enum action warm_or_measure(struct calibration *c)
@@ -182,15 +211,28 @@ static enum action finish(struct calibration *c)
         llane_tuning_spread(&c->tuning, (enum llane_tuning_class)of, c->ladder, c->n_begun);
     }
     remember(args->key, &c->tuning);
-    int is_kept = is_whole && c->agrees && args->directory &&
+    int is_kept = is_whole && !c->differ && args->directory &&
                   !llane_tuning_cache_write(args->directory, args->key, &c->tuning);
     LLANE_INFO("calibration: %u of %u sizes in %.0f ms; %s", c->n_begun, c->n_sizes,
                now_ms(c) - c->started_ms,
-               is_kept      ? "kept for later runs"
-               : !is_whole  ? "the others by default, for want of time"
-               : !c->agrees ? "not kept, as its two passes differ"
-                            : "not kept");
+               is_kept     ? "kept for later runs"
+               : !is_whole ? "the others by default, for want of time"
+               : c->differ ? "not kept, as its two passes differ"
+                           : "not kept");
     return ACTION_ADOPT;
+}
+
+/* All sizes are judged. */
+static enum action again_or_finish(struct calibration *c)
+{
+    if (is_worth_again(c)) {
+        c->is_second_time = 1;
+        c->again = c->differ;
+        if (next_again(c) == ACTION_MEASURE) {
+            return ACTION_MEASURE;
+        }
+    }
+    return finish(c);
 }
 
 /* A table that is there already. */
@@ -229,7 +271,6 @@ static enum action begin(struct calibration *c)
             return ACTION_ADOPT;
         }
     }
-    c->agrees = 1;
     c->n_warm = 1;
     c->started_ms = now_ms(c);
     return ACTION_WARM;
@@ -244,9 +285,10 @@ static enum action direct(struct calibration *c, enum action done)
     case ACTION_WARM:
         return warm_or_measure(c);
     case ACTION_MEASURE:
-        return next_size(c);
+        c->size_ms[c->size] = now_ms(c) - c->size_started_ms;
+        return c->is_second_time ? next_again(c) : next_size(c);
     default:
-        return finish(c);
+        return again_or_finish(c);
     }
 }
 
@@ -278,7 +320,9 @@ static int measure(struct calibration *c)
     struct llane_tuning_choice candidates[LLANE_TUNING_CANDIDATES];
     uint32_t usable[LLANE_TUNING_CLASSES];
     int by_default[LLANE_TUNING_CLASSES];
-    uint32_t bucket = c->ladder[c->n_begun++];
+    c->size = c->theirs[0].size;
+    c->n_begun += c->size == c->n_begun;
+    uint32_t bucket = c->ladder[c->size];
     int n = llane_route_candidates(c->limits, bucket, candidates, usable, by_default);
     memset(&c->mine.times, 0, sizeof c->mine.times);
     return c->args->source->measure(c->args->source->arg, bucket, candidates, n, &c->mine.times);
@@ -292,8 +336,9 @@ static int act(struct calibration *c, enum action action)
 
 static int is_sane(const struct calibration *c, uint32_t action, int step)
 {
+    uint32_t size = c->theirs[0].size;
     return action <= ACTION_ADOPT && step + 1 < LLANE_BOARD_STEPS &&
-           (action != ACTION_MEASURE || c->n_begun < c->n_sizes) &&
+           (action != ACTION_MEASURE || (size < c->n_sizes && size <= c->n_begun)) &&
            (action != ACTION_ADOPT || llane_route_can_use(c->limits, &c->theirs[0].tuning));
 }
 

@@ -1,11 +1,16 @@
 #include "tuning.h"
 
+#include <stdlib.h>
+
 #include "sizes.h"
 
 /* The width of the noise, of two medians of a few samples. */
 static const double NOISE = 0.05, NOISE_US = 0.1;
 /* Two passes that differ by more were disturbed: the GPU had other work. */
 static const double STEADY = 0.25;
+/* How far the best of a dozen like candidates is from another of them, in what one of them typically
+ * differs from one pass to the other. */
+static const double LUCK = 4;
 
 enum { FIRST_BITS = 3, FIRST_BUCKET = 5, BUCKETS_A_STEP = 2 };
 
@@ -59,13 +64,49 @@ double llane_tuning_us(const struct llane_tuning_times *times, int candidate)
     return ((double)times->us[0][candidate] + times->us[1][candidate]) / 2;
 }
 
-/* Of one pass: none would have done better by more than noise. */
+static int ascending(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/*
+ * By how much one pass may have another candidate ahead, as a share of a time: by what is no more than
+ * noise to a choice, and by as much as the passes differ for most candidates, whatever a few of them
+ * do; never by so much that other work would not show. What all candidates have in common (clocks that
+ * rise) does not count.
+ */
+static double spread(const struct llane_tuning_times *times, int n, uint32_t may_use)
+{
+    double ratio[LLANE_TUNING_CANDIDATES] = {1};
+    size_t n_ratios = 0;
+    for (int c = 0; c < n; c++) {
+        if ((may_use >> c & 1) && is_measured(times, c)) {
+            ratio[n_ratios++] = (double)times->us[1][c] / times->us[0][c];
+        }
+    }
+    if (!n_ratios) {
+        return NOISE;
+    }
+    qsort(ratio, n_ratios, sizeof *ratio, ascending);
+    double common = ratio[n_ratios / 2];
+    for (size_t i = 0; i < n_ratios; i++) {
+        double off = ratio[i] / common;
+        ratio[i] = off > 1 ? off - 1 : 1 / off - 1;
+    }
+    qsort(ratio, n_ratios, sizeof *ratio, ascending);
+    double wide = NOISE + LUCK * ratio[n_ratios / 2];
+    return wide > STEADY ? STEADY : wide;
+}
+
+/* Of one pass: none would have done better by more than that. */
 static int is_best_of(const float *us, const struct llane_tuning_times *times, int n,
                       uint32_t may_use, int candidate)
 {
+    double off = spread(times, n, may_use | 1u << candidate);
     for (int c = 0; c < n; c++) {
-        if ((may_use >> c & 1) && is_measured(times, c) &&
-            llane_tuning_is_faster(us[c], us[candidate])) {
+        if ((may_use >> c & 1) && is_measured(times, c) && us[c] < us[candidate] * (1 - off) &&
+            us[c] < us[candidate] - NOISE_US) {
             return 0;
         }
     }

@@ -29,6 +29,7 @@ struct rank {
     double clock_ms, ms_a_size; /* the clock goes on as it measures */
     int fails_at;               /* measuring so many sizes before; -1: never */
     int n_warm, n_measured;
+    int n_of[LLANE_TUNING_BUCKETS]; /* measured so many times, this one counted */
     int err;
     struct llane_verdict verdict;
     pthread_t thread;
@@ -50,6 +51,7 @@ static int measure(void *arg, uint32_t bucket, const struct llane_tuning_choice 
     struct rank *rank = arg;
     assert_true(n > 1 && n <= LLANE_TUNING_CANDIDATES);
     rank->clock_ms += rank->ms_a_size;
+    rank->n_of[bucket]++;
     if (rank->n_measured++ == rank->fails_at) {
         return LLANE_EGPU;
     }
@@ -300,7 +302,61 @@ static void calibrate__passes_differ__default_stays_and_nothing_is_kept(void **s
     struct team team;
     run_with(&team, faster_at_first);
     assert_is_default(&team);
+    assert_int_equal(team.rank[0].n_measured, N_SIZES); /* at so many sizes it is no accident */
     assert_false(is_in_cache(&team));
+}
+
+/* 4 KiB differ when they are measured for the first time. */
+static float cold_at_first(const struct rank *rank, uint32_t bucket,
+                           const struct llane_tuning_choice *c, int pass)
+{
+    int is_cold = bucket == llane_tuning_bucket(4096) && rank->n_of[bucket] == 1;
+    return is_cold ? faster_at_first(rank, bucket, c, pass)
+                   : two_shot_is_fast(rank, bucket, c, pass);
+}
+
+static void calibrate__passes_differ_at_one_size__measured_once_more(void **state)
+{
+    (void)state;
+    struct team team;
+    run_with(&team, cold_at_first);
+    assert_int_equal(team.rank[1].n_measured, N_SIZES + 1);
+    assert_int_equal(team.rank[3].n_of[llane_tuning_bucket(4096)], 2);
+    assert_int_equal(choice(&team, LLANE_TUNING_FLOAT, 4096)->algorithm, LLANE_TWO_SHOT);
+    assert_true(is_in_cache(&team));
+}
+
+/* 1 and 4 KiB differ whenever they are measured. */
+static float busy_at_two_sizes(const struct rank *rank, uint32_t bucket,
+                               const struct llane_tuning_choice *c, int pass)
+{
+    int is_busy = bucket == llane_tuning_bucket(1024) || bucket == llane_tuning_bucket(4096);
+    return is_busy ? faster_at_first(rank, bucket, c, pass)
+                   : two_shot_is_fast(rank, bucket, c, pass);
+}
+
+static int n_measured_with(double ms_a_size)
+{
+    struct team team;
+    prepare(&team);
+    for (int r = 0; r < N; r++) {
+        team.rank[r].us = busy_at_two_sizes;
+        team.rank[r].ms_a_size = ms_a_size;
+    }
+    run_all(&team);
+    assert_one_table(&team);
+    assert_int_equal(choice(&team, LLANE_TUNING_FLOAT, 4096)->algorithm, LLANE_ONE_SHOT);
+    assert_int_equal(choice(&team, LLANE_TUNING_FLOAT, 16384)->algorithm, LLANE_TWO_SHOT);
+    assert_false(is_in_cache(&team));
+    return team.rank[2].n_measured;
+}
+
+static void calibrate__passes_still_differ__not_kept_and_no_third_time(void **state)
+{
+    (void)state;
+    assert_int_equal(n_measured_with(0), N_SIZES + 2);
+    assert_int_equal(n_measured_with(24), N_SIZES + 1); /* 144 ms; another one would be 168 */
+    assert_int_equal(n_measured_with(26), N_SIZES - 1); /* 104 ms; two more might take it to 156 */
 }
 
 /* Two-shot is the best in both passes, but the GPU was busy in one of them. */
@@ -561,6 +617,8 @@ int main(void)
         cmocka_unit_test(calibrate__ranks_disagree__one_table_all_the_same),
         cmocka_unit_test(calibrate__faster_by_no_more_than_noise__default_stays),
         cmocka_unit_test(calibrate__passes_differ__default_stays_and_nothing_is_kept),
+        cmocka_unit_test(calibrate__passes_differ_at_one_size__measured_once_more),
+        cmocka_unit_test(calibrate__passes_still_differ__not_kept_and_no_third_time),
         cmocka_unit_test(calibrate__gpu_was_busy__default_stays_and_nothing_is_kept),
         cmocka_unit_test(calibrate__slower_than_nccl_should_be__not_taken),
         cmocka_unit_test(calibrate__one_rank_could_not_measure_it__not_taken),
