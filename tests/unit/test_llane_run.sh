@@ -58,9 +58,9 @@ printf 'const char *name = "libnccl.so.2";\n' >>"$folder/a.c"
 ${CC:-gcc} -o "$folder/shared" "$folder/a.c" && llane run --emulate -- "$folder/shared" && silent
 report $? run__shared_NCCL__no_warning
 
-# An installation: bin/llane, lib/libnccl-tuner-llane.so.
+# An installation: bin/llane with what it sources, lib/libnccl-tuner-llane.so.
 mkdir -p "$folder/usr/bin" "$folder/usr/lib"
-cp tools/llane tools/llane-run "$folder/usr/bin"
+cp tools/llane tools/llane-run scripts/gpu_env "$folder/usr/bin"
 echo >"$folder/usr/lib/libnccl-tuner-llane.so"
 LLANE_BUILD=$folder/none "$folder/usr/bin/llane" env >"$folder/out" 2>"$folder/err" &&
     grep -q "PLUGIN=$folder/usr/lib/libnccl-tuner-llane.so" "$folder/out"
