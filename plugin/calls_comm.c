@@ -152,16 +152,22 @@ ncclResult_t llane_call_CommInitAll(const struct llane_nccl *nccl, ncclComm_t *c
     return result;
 }
 
-static void share(struct birth *birth, struct llane_comm *parent)
+/*
+ * What shares the parent's resources shares its order, with that of whatever it shares itself. NCCL goes
+ * by the parent's config (its init.cc: comm->shareResources). Where that was not seen, a child whose
+ * own one says so is taken for one: programs give all their communicators the same.
+ */
+static void share(struct birth *birth, struct llane_comm *parent, int parents, int childs)
 {
-    birth->shares_with = parent->shares_with ? parent->shares_with : parent;
-    llane_comm_hold(birth->shares_with);
+    if (parents || (parent->options.is_guessed && childs)) {
+        birth->shares_with = parent->shares_with ? parent->shares_with : parent;
+        llane_comm_hold(birth->shares_with);
+    }
 }
 
 /*
  * A child; takes over the caller's hold on the parent. Its id comes from its parent's, so all its ranks
- * derive the same one, if the parent has one at all. What shares the parent's resources shares its
- * order, with that of whatever it shares itself.
+ * derive the same one, if the parent has one at all.
  */
 static void expect_split(struct birth *birth, struct llane_comm *parent, int color,
                          const ncclConfig_t *config)
@@ -173,9 +179,7 @@ static void expect_split(struct birth *birth, struct llane_comm *parent, int col
     birth->parent = parent;
     birth->n_siblings = &parent->n_splits;
     birth->options = llane_comm_options_read(config, &parent->options);
-    if (birth->options.split_share) {
-        share(birth, parent);
-    }
+    share(birth, parent, parent->options.split_share, birth->options.split_share);
 }
 
 static void expect_shrunk(struct birth *birth, struct llane_comm *parent, const int *excluded,
@@ -189,8 +193,8 @@ static void expect_shrunk(struct birth *birth, struct llane_comm *parent, const 
     birth->parent = parent;
     birth->n_siblings = &parent->n_shrinks;
     birth->options = llane_comm_options_read(config, &parent->options);
-    if (birth->options.shrink_share && !is_abort) { /* NCCL shares nothing with an aborted parent */
-        share(birth, parent);
+    if (!is_abort) { /* NCCL shares nothing with an aborted parent */
+        share(birth, parent, parent->options.shrink_share, birth->options.shrink_share);
     }
 }
 

@@ -350,7 +350,8 @@ struct llane_comm *llane_comm_acquire_or_add(const struct llane_nccl *nccl, nccl
         nccl->CommCount(handle, &n_ranks) != ncclSuccess) {
         return comm;
     }
-    const struct llane_comm_options options = llane_comm_options_read(NULL, NULL);
+    struct llane_comm_options options = llane_comm_options_read(NULL, NULL);
+    options.is_guessed = 1;
     return llane_comm_add(nccl, handle, NULL, &options, NULL);
 }
 

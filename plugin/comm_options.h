@@ -14,6 +14,7 @@ struct llane_comm_options {
     int shrink_share; /* likewise by ncclCommShrink */
     int is_blocking;  /* else calls return before they are done, as ncclInProgress */
     int graph_usage;  /* 2: graphs and eager calls mix, and are ordered (NCCL's default) */
+    int is_guessed;   /* its config, or that which it inherits, was read before llane was there */
 };
 
 /* config and parent may be NULL; as NCCL does, a child without a config takes its parent's. */

@@ -40,6 +40,16 @@ report $? three_ranks_one_gpu__the_lane_carried_calls
     destroyed_in_turns >"$out/with" 2>&1 && carried
 report $? destroyed_in_turns__one_thread__last_end_waits_for_both
 
+# The communicator, its reversed child, and a child that alone asks to share: it does where llane has
+# not seen what the parent asked for, which is as it would be.
+lanes() { grep -c 'llane stats: .*: lane [1-9]' "$out/with"; }
+same children_seen 2 -e "*:LD_PRELOAD=$build/emu/libnccl-tuner-llane.so" -- children
+[ "$(lanes)" = 6 ]
+report $? children_seen__a_lane_for_each_of_three
+same children_guessed 2 -- children
+[ "$(lanes)" = 4 ]
+report $? children_guessed__none_for_the_one_that_may_share
+
 # Captures in global mode: every thread's calls could break them. As a watchdog's, while others capture.
 same global_captures 2 -e '*:EMU_CAPTURE=global' --
 carried

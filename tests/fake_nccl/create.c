@@ -29,6 +29,7 @@ static ncclResult_t read_config(struct ncclComm *comm, const ncclConfig_t *confi
                                 const struct ncclComm *parent)
 {
     comm->is_blocking = parent ? parent->is_blocking : true;
+    comm->is_sharing = parent && !config && parent->is_sharing;
     if (config && config->magic != FAKE_CONFIG_MAGIC) {
         FAKE_WARN("the config was not initialised");
         return ncclInvalidArgument;
@@ -39,6 +40,8 @@ static ncclResult_t read_config(struct ncclComm *comm, const ncclConfig_t *confi
             return ncclInvalidArgument;
         comm->is_blocking = config->blocking;
     }
+    if (is_known(config, offsetof(ncclConfig_t, split_share) + sizeof(int)))
+        comm->is_sharing = config->split_share == 1;
     return ncclSuccess;
 }
 
@@ -239,7 +242,7 @@ static ncclResult_t begin_split(ncclComm_t parent, int color, int key, ncclComm_
         fake_comm_free(comm);
         return result;
     }
-    if (config && config->split_share == 1)
+    if (parent->is_sharing) /* as in NCCL the parent's own config decides, not the child's */
         comm->shares_with = parent->shares_with ? parent->shares_with : parent;
     if (color == NCCL_SPLIT_NOCOLOR)
         comm->is_blocking = true; /* nobody could ask for its state */

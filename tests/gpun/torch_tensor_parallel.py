@@ -17,6 +17,8 @@ BYTES = (8 << 10, 16 << 10, 32 << 10, 64 << 10, 128 << 10, 256 << 10)
 
 
 def capture(layer, states, is_reduced):
+    torch.mm(states[0][0], layer, out=states[0][1])  # cuBLAS cannot be set up in a capture
+    torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         for state in states:
