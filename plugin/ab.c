@@ -29,6 +29,7 @@ struct llane_ab_pair {
 
 struct llane_ab {
     int device;
+    uint64_t context; /* llane_gpu_context_id of it then */
     struct llane_ab *next_unused;
     uint32_t head;        /* pairs begun; the caller's, under the communicator's lock */
     pthread_mutex_t lock; /* over what follows */
@@ -54,9 +55,10 @@ enum llane_ab_path llane_ab_turn(uint64_t number)
 
 static struct llane_ab *take_unused(int device)
 {
+    uint64_t context = llane_gpu_context_id(device);
     pthread_mutex_lock(&unused_lock);
     struct llane_ab **link = &unused;
-    while (*link && (*link)->device != device) {
+    while (*link && ((*link)->device != device || (*link)->context != context)) {
         link = &(*link)->next_unused;
     }
     struct llane_ab *ab = *link;
@@ -114,6 +116,7 @@ int llane_ab_create(int device, struct llane_ab **out)
             return LLANE_EGPU;
         }
     }
+    ab->context = llane_gpu_context_id(device);
     *out = ab;
     return 0;
 }
@@ -213,6 +216,9 @@ static int read_pair(struct llane_ab *ab, struct llane_ab_pair *pair)
 
 static void collect(struct llane_ab *ab)
 {
+    if (ab->context != llane_gpu_context_id(ab->device)) {
+        return; /* the program has reset the device */
+    }
     for (int i = 0; i < RING && read_pair(ab, &ab->ring[ab->tail % RING]); i++) {
         ab->tail++;
     }

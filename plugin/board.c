@@ -405,7 +405,7 @@ int llane_board_is_unused(struct llane_board *board)
 {
     for (int r = 0; r < board->n_ranks; r++) {
         struct llane_liveness who = board->shared->places[r].who;
-        /* Acquire pairs with llane_staging_collect. A process that is being taken down may have kernels
+        /* Acquire pairs with collect in staging.c. A process that is being taken down may have kernels
          * still; one that is gone has none. */
         if (atomic_load_explicit(&board->shared->presence[r].is_using, memory_order_acquire) &&
             (r == board->rank || !llane_liveness_is_gone(&board->self, &who))) {

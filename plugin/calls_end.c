@@ -4,6 +4,7 @@
 #include "backoff.h"
 #include "comm.h"
 #include "group.h"
+#include "setup.h"
 
 /* ---- pauses ---- */
 
@@ -103,6 +104,10 @@ static void wait_deferred(void *arg, ncclResult_t result)
     struct llane_comm *comm = arg;
     if (!llane_is_refused(result)) {
         wait_for_all_lanes(comm);
+        llane_setup_wait_for_end(comm);
+        for (struct llane_comm *c = comm->destroyed_before; c; c = c->next_destroyed) {
+            llane_setup_wait_for_end(c);
+        }
     }
     llane_comm_release(comm);
 }
@@ -134,7 +139,10 @@ ncclResult_t llane_call_CommFinalize(const struct llane_nccl *nccl, ncclComm_t h
     return result;
 }
 
-/* Dropped first: its address may be another communicator's before NCCL's call returns. */
+/*
+ * Dropped first: its address may be another communicator's before NCCL's call returns. The program may
+ * reset the device next: a set-up under way, which the drop has ended, has to have left it.
+ */
 ncclResult_t llane_call_CommDestroy(const struct llane_nccl *nccl, ncclComm_t handle)
 {
     struct llane_comm *comm = llane_comm_acquire(handle);
@@ -145,6 +153,9 @@ ncclResult_t llane_call_CommDestroy(const struct llane_nccl *nccl, ncclComm_t ha
     }
     llane_comm_drop(handle, 0);
     ncclResult_t result = llane_group_note(nccl, nccl->CommDestroy(handle));
+    if (comm && !is_in_group) {
+        llane_setup_wait_for_end(comm);
+    }
     if (comm && !is_left && is_in_group && !llane_is_refused(result)) {
         wait_or_defer(comm);
     } else if (comm) {

@@ -52,6 +52,14 @@ int llane_gpu_identify(int device, struct llane_gpu_identity *out);
 /* primary_out: 0 when this thread's current context is one that the program made itself (a driver API
  * context, a green context): llane's memory and kernels belong to the device's primary context. */
 int llane_gpu_context_is_primary(int *primary_out);
+/*
+ * The number of the device's primary context, which no other one ever gets: cudaDeviceReset ends a
+ * context, and with it all memory, streams and events of the device, whose handles may then not even be
+ * asked about. 0: there is none now, or the driver (before CUDA 12) cannot tell.
+ */
+uint64_t llane_gpu_context_id(int device);
+/* cudaDeviceReset of the current device. For tests. */
+int llane_gpu_device_reset(void);
 
 /* ---- memory ---- */
 struct llane_gpu_ipc_handle {

@@ -147,13 +147,14 @@ int llane_gpu_identify(int device, struct llane_gpu_identity *out)
 }
 
 /* The driver's own calls, since the runtime has no word for contexts. */
-static int driver_call(const char *name, void **out)
+static int driver_call(const char *name, unsigned version, void **out)
 {
     enum cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
 #if CUDART_VERSION >= 12050
     cudaError_t error =
-        cudaGetDriverEntryPointByVersion(name, out, 11000, cudaEnableDefault, &found);
+        cudaGetDriverEntryPointByVersion(name, out, version, cudaEnableDefault, &found);
 #else
+    (void)version;
     cudaError_t error = cudaGetDriverEntryPoint(name, out, cudaEnableDefault, &found);
 #endif
 
@@ -177,13 +178,13 @@ static int find_primary(int device, void **primary_out)
     void *call;
 
     *primary_out = NULL;
-    if ((rc = driver_call("cuDevicePrimaryCtxGetState", &call)))
+    if ((rc = driver_call("cuDevicePrimaryCtxGetState", 11000, &call)))
         return rc;
     memcpy(&get_state, &call, sizeof(call));
-    if ((rc = driver_call("cuDevicePrimaryCtxRetain", &call)))
+    if ((rc = driver_call("cuDevicePrimaryCtxRetain", 11000, &call)))
         return rc;
     memcpy(&retain, &call, sizeof(call));
-    if ((rc = driver_call("cuDevicePrimaryCtxRelease", &call)))
+    if ((rc = driver_call("cuDevicePrimaryCtxRelease", 11000, &call)))
         return rc;
     memcpy(&release, &call, sizeof(call));
     failure = get_state(device, &flags, &active);
@@ -203,7 +204,7 @@ int llane_gpu_context_is_primary(int *primary_out)
     enum cudaStreamCaptureMode mode;
     int device, rc;
 
-    if ((rc = driver_call("cuCtxGetCurrent", &call)))
+    if ((rc = driver_call("cuCtxGetCurrent", 11000, &call)))
         return rc;
     memcpy(&get_current, &call, sizeof(call));
     if (get_current(&current)) {
@@ -220,6 +221,27 @@ int llane_gpu_context_is_primary(int *primary_out)
     restore(mode);
     *primary_out = current == primary;
     return rc;
+}
+
+uint64_t llane_gpu_context_id(int device)
+{
+    int (*get_id)(void *context, unsigned long long *id) = NULL;
+    enum cudaStreamCaptureMode mode;
+    unsigned long long id = 0;
+    void *primary = NULL, *call;
+
+    if (driver_call("cuCtxGetId", 12000, &call) || relax(&mode))
+        return 0;
+    memcpy(&get_id, &call, sizeof(call));
+    if (find_primary(device, &primary) || !primary || get_id(primary, &id))
+        id = 0;
+    restore(mode);
+    return id;
+}
+
+int llane_gpu_device_reset(void)
+{
+    return done("cudaDeviceReset", cudaDeviceReset());
 }
 
 /* ---- memory ---- */

@@ -15,10 +15,11 @@ static struct llane_order_events *unused; /* under unused_lock */
 
 static struct llane_order_events *take_unused(int device)
 {
+    uint64_t context = llane_gpu_context_id(device);
     pthread_mutex_lock(&unused_lock);
     struct llane_order_events **link = &unused;
     /* Acquire pairs with release_graph: the graph has recorded for the last time. */
-    while (*link && ((*link)->device != device ||
+    while (*link && ((*link)->device != device || (*link)->context != context ||
                      atomic_load_explicit(&(*link)->n_graphs, memory_order_acquire))) {
         link = &(*link)->next;
     }
@@ -51,6 +52,7 @@ int llane_order_events_take(int device, struct llane_order_events **out)
     if (!err) {
         events->device = device;
         err = llane_device_leave(device, previous, create(events));
+        events->context = llane_gpu_context_id(device); /* now there is one */
     }
     if (err) {
         free(events); /* what was created stays: nothing is freed on the way */

@@ -35,6 +35,7 @@ struct llane_order_events {
      * gone, it counts for good. */
     _Atomic int n_graphs;
     int device;
+    uint64_t context; /* llane_gpu_context_id of it then */
     struct llane_order_events *next;
 };
 

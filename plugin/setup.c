@@ -94,6 +94,8 @@ static void *thread_main(void *arg)
     struct llane_comm *comm = arg;
     (void)pthread_setname_np(pthread_self(), "llane-setup");
     finish(&s, llane_setup_run_steps(&s));
+    /* Release pairs with llane_setup_wait_for_end: the GPU is left alone. */
+    atomic_store_explicit(&comm->has_setup_thread, 0, memory_order_release);
     llane_comm_release(comm);
     atomic_fetch_sub_explicit(&n_threads_running, 1, memory_order_release);
     return NULL;
@@ -105,6 +107,7 @@ void llane_setup_start(struct llane_comm *comm)
         llane_report_start(comm->device);
     }
     llane_comm_hold(comm);
+    atomic_store_explicit(&comm->has_setup_thread, 1, memory_order_relaxed);
     atomic_fetch_add_explicit(&n_threads_running, 1, memory_order_relaxed);
     int is_late = atomic_load_explicit(&is_leaving, memory_order_relaxed);
     int err = is_late ? 0 : llane_helper_thread_start(thread_main, comm);
@@ -115,6 +118,7 @@ void llane_setup_start(struct llane_comm *comm)
     if (err || is_late) {
         atomic_fetch_sub_explicit(&n_threads_running, 1, memory_order_relaxed);
         llane_comm_set_inactive(comm, LLANE_INACTIVE_INTERNAL);
+        atomic_store_explicit(&comm->has_setup_thread, 0, memory_order_relaxed);
         llane_comm_release(comm);
     }
 }
@@ -155,6 +159,16 @@ void llane_setup_wait(struct llane_comm *const *comms, size_t n)
         }
     }
     free(has_stood_by);
+}
+
+void llane_setup_wait_for_end(struct llane_comm *comm)
+{
+    int64_t deadline = llane_now_ms() + 1000;
+    struct llane_backoff backoff = {0};
+    while (atomic_load_explicit(&comm->has_setup_thread, memory_order_acquire) &&
+           llane_now_ms() < deadline) {
+        llane_backoff_sleep(&backoff);
+    }
 }
 
 static void cancel(struct llane_comm *comm)

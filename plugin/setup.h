@@ -4,7 +4,7 @@
  * Owns: the helper threads. The user's calls go to NCCL meanwhile and never wait for it (LLANE_WAIT
  * apart). Every step is local, then voted on; all ranks read one answer, so that either all ranks
  * get a lane or none does.
- * Threads: start and wait by the user's thread. Blocking: wait only. Errors: an inactive
+ * Threads: start and the waits by the user's thread. Blocking: the waits only. Errors: an inactive
  * communicator with its reason, logged once a rank.
  */
 #ifndef LLANE_SETUP_H
@@ -21,6 +21,9 @@ void llane_setup_start(struct llane_comm *comm);
  * caller begins no all-reduce on any of them meanwhile.
  */
 void llane_setup_wait(struct llane_comm *const *comms, size_t n);
+
+/* The communicator has ended, hence its set-up: a second at most, until that has left the GPU alone. */
+void llane_setup_wait_for_end(struct llane_comm *comm);
 
 /* Ends all set-ups and waits a second at most for their threads: the process is leaving. */
 void llane_setup_end_all(void);

@@ -138,7 +138,7 @@ static enum llane_inactive_reason arrive(struct llane_setup *s)
         .record = &mine,
         .record_bytes = sizeof mine,
     };
-    llane_watch_start(comm->device);
+    llane_watch_start();
     int err = llane_board_join(&args, &comm->cancel, &s->board);
     if (err == LLANE_ESYS) {
         LLANE_INFO("rank %d: memory and socket for the ranks to meet: %s", comm->rank,

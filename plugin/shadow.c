@@ -29,6 +29,7 @@ struct slot {
 struct llane_shadow {
     struct llane_shadow *next_unused;
     int device, rank, n_ranks;
+    uint64_t context; /* llane_gpu_context_id of the device then */
     uint64_t max_bytes;
     struct CUstream_st *stream;
     uint8_t *in[N_INPUTS], *out; /* device memory */
@@ -50,11 +51,17 @@ static struct llane_shadow *unused;
 
 /* ---- coming and going ---- */
 
+/* The program has reset the device. */
+static int is_lost(const struct llane_shadow *s)
+{
+    return s->context != llane_gpu_context_id(s->device);
+}
+
 /* What its last lane began may still run: then it has to wait. */
 static int can_be_used(struct llane_shadow *s, int device, uint64_t max_bytes)
 {
     int is_done = 0;
-    return s->device == device && s->max_bytes == max_bytes &&
+    return s->device == device && !is_lost(s) && s->max_bytes == max_bytes &&
            !llane_gpu_stream_query(s->stream, &is_done) && is_done;
 }
 
@@ -139,6 +146,7 @@ int llane_shadow_create(int device, int rank, int n_ranks, uint64_t max_bytes,
             free(s);
             return err;
         }
+        s->context = llane_gpu_context_id(device);
     }
     memset(s->calls, 0, sizeof s->calls);
     memset(&s->found, 0, sizeof s->found);
@@ -314,6 +322,9 @@ static void compare(struct llane_shadow *s, const struct slot *slot)
 
 static void collect(struct llane_shadow *s)
 {
+    if (is_lost(s)) {
+        return;
+    }
     for (int i = 0; i < s->n_slots; i++) {
         struct slot *slot = &s->slots[i];
         if (atomic_load_explicit(&slot->state, memory_order_acquire) == RECORDED &&

@@ -4,7 +4,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
+#include <sys/mman.h>
 
 #include "backoff.h"
 #include "config.h"
@@ -85,19 +85,45 @@ static int is_idle(const struct llane_staging *s)
            (!s->events || llane_order_events_are_idle(s->events));
 }
 
-void llane_staging_collect(void)
+/* The program has reset the device: the memory is not ours any more, nor are the events. */
+static int is_lost(const struct llane_staging *s)
+{
+    return s->context != llane_gpu_context_id(s->device);
+}
+
+static void look_at_board(struct llane_staging *s)
+{
+    /* Release pairs with llane_board_is_unused: what the kernels stored is there. */
+    atomic_store_explicit(&llane_board_presence(s->board, s->rank)->is_using, 0,
+                          memory_order_release);
+    if (llane_board_is_unused(s->board)) {
+        llane_board_leave(s->board);
+        s->board = NULL;
+    }
+}
+
+static void forget(struct llane_staging *s)
+{
+    total_bytes -= s->bytes;
+    llane_order_events_give(s->events);
+    munmap(s->mapped, sizeof *s->mapped);
+    free(s);
+}
+
+static void collect(void)
 {
     pthread_mutex_lock(&lock);
-    for (struct llane_staging *s = graveyard; s; s = s->next) {
-        if (!s->board || !is_idle(s)) {
-            continue;
+    for (struct llane_staging **link = &graveyard; *link;) {
+        struct llane_staging *s = *link;
+        int is_gone = is_lost(s);
+        if (s->board && (is_gone || is_idle(s))) {
+            look_at_board(s);
         }
-        /* Release pairs with llane_board_is_unused: what the kernels stored is there. */
-        atomic_store_explicit(&llane_board_presence(s->board, s->rank)->is_using, 0,
-                              memory_order_release);
-        if (llane_board_is_unused(s->board)) {
-            llane_board_leave(s->board);
-            s->board = NULL;
+        if (!s->board && is_gone) {
+            *link = s->next;
+            forget(s);
+        } else {
+            link = &s->next;
         }
     }
     pthread_mutex_unlock(&lock);
@@ -105,12 +131,14 @@ void llane_staging_collect(void)
 
 static struct llane_staging *exhume(int device, uint64_t bytes)
 {
-    llane_staging_collect();
+    collect();
+    uint64_t context = llane_gpu_context_id(device);
     pthread_mutex_lock(&lock);
     struct llane_staging **link = &graveyard, *found = NULL;
     while (*link && !found) {
         struct llane_staging *s = *link;
-        if (s->device == device && s->bytes >= bytes && s->bytes / 4 <= bytes && !s->board) {
+        if (s->device == device && s->context == context && s->bytes >= bytes &&
+            s->bytes / 4 <= bytes && !s->board) {
             *link = s->next;
             found = s;
         } else {
@@ -143,6 +171,25 @@ static void unreserve(uint64_t bytes)
     pthread_mutex_unlock(&lock);
 }
 
+/* Pages of our own, since cudaHostAlloc's would go with the context; shared, for no fork to copy them. */
+static int map_words(struct llane_staging *s)
+{
+    enum { BYTES = sizeof(struct llane_mapped) };
+    void *device;
+    void *host = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (host == MAP_FAILED) {
+        return LLANE_ENOMEM;
+    }
+    int err = llane_gpu_host_register(host, BYTES, &device);
+    if (err) {
+        munmap(host, BYTES);
+        return err;
+    }
+    s->mapped = host;
+    s->mapped_device = device;
+    return 0;
+}
+
 /* What an attempt that fails half-way allocated on the device stays until exit: nothing is freed. */
 static int allocate(int device, uint64_t bytes, uint64_t max_total_bytes,
                     struct llane_staging **out)
@@ -154,18 +201,16 @@ static int allocate(int device, uint64_t bytes, uint64_t max_total_bytes,
     }
     s->device = device;
     s->bytes = bytes;
-    void *host, *mapped_device, *base;
+    void *base;
     if ((err = llane_gpu_malloc(bytes, &base))) {
         goto undo_reserve;
     }
     s->base = base;
+    s->context = llane_gpu_context_id(device); /* now there is one */
     s->is_exported = !llane_gpu_ipc_export(base, &s->handle);
-    if ((err = llane_gpu_host_alloc(sizeof(struct llane_mapped), &host, &mapped_device)) ||
-        (err = llane_gpu_event_create(0, &s->last_probe))) {
+    if ((err = map_words(s)) || (err = llane_gpu_event_create(0, &s->last_probe))) {
         goto undo_struct;
     }
-    s->mapped = host;
-    s->mapped_device = mapped_device;
     *out = s;
     return 0;
 
@@ -224,6 +269,7 @@ void llane_staging_bury(struct llane_staging *s, struct llane_board *board, int 
     s->next = graveyard;
     graveyard = s;
     pthread_mutex_unlock(&lock);
+    collect();
 }
 
 uint64_t llane_staging_total_bytes(void)

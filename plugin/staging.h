@@ -30,6 +30,7 @@ struct llane_staging {
     uint8_t *base; /* device memory of `device`, zeroed when taken */
     uint64_t bytes;
     int device;
+    uint64_t context; /* llane_gpu_context_id of it then */
     struct llane_gpu_ipc_handle handle; /* if it could be exported */
     int is_exported;
     struct llane_mapped *mapped, *mapped_device;
@@ -67,13 +68,10 @@ int llane_staging_arm(struct llane_staging *staging, uint32_t n_ranks,
 
 /*
  * Ends the lane's use of it. The board is the lane's, on which peers have learned of this memory; NULL:
- * none has. NULL for staging is allowed.
+ * none has. NULL for staging is allowed. This, and taking, look at all that is buried: they tell the
+ * others what this rank's kernels have left alone, and find what all ranks' have.
  */
 void llane_staging_bury(struct llane_staging *staging, struct llane_board *board, int rank);
-
-/* Looks at what is buried: tells the others of what this rank's kernels have left alone, and finds what
- * all ranks' have. For helper threads: it asks the GPU, in relaxed capture mode. */
-void llane_staging_collect(void);
 
 /* Memory taken by this process so far. */
 uint64_t llane_staging_total_bytes(void);

@@ -258,7 +258,6 @@ static void look(void)
 /* ---- the thread ---- */
 
 static sem_t is_kept;
-static _Atomic int any_device; /* that the process uses; relaxed, whichever */
 
 static void *thread_main(void *unused)
 {
@@ -268,22 +267,19 @@ static void *thread_main(void *unused)
         LLANE_INFO("no robust futexes here: a peer's death is noticed in one pid namespace only");
     }
     sem_post(&is_kept);
-    (void)llane_gpu_device_set(atomic_load_explicit(&any_device, memory_order_relaxed));
-    (void)llane_gpu_capture_mode_relax();
     for (;;) {
         struct timespec ts = {.tv_nsec = LOOK_EVERY_MS * 1000000L};
         nanosleep(&ts, NULL);
         pthread_mutex_lock(&lock);
         if (!is_over) {
             look();
-            llane_staging_collect();
         }
         pthread_mutex_unlock(&lock);
     }
     return NULL;
 }
 
-/* What the driver is asked in a look may not come back: a second is waited for it. */
+/* A look takes no time, but the process may be stopped or starved: a second is waited for it. */
 static int lock_in_time(void)
 {
     return llane_lock_within(&lock, 1000);
@@ -312,10 +308,9 @@ static void start_thread(void)
     (void)atexit(stop_looking);
 }
 
-void llane_watch_start(int device)
+void llane_watch_start(void)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
-    atomic_store_explicit(&any_device, device, memory_order_relaxed);
     pthread_once(&once, start_thread);
 }
 

@@ -10,9 +10,9 @@
  * other processes see that this one lives (life.h). It stays until the process ends.
  * Threads: start, begin, end by set-up's helper threads and whoever drops the communicator last; leave
  * by any. Blocking: end, and exit for a second at most, wait for a look that is under way, which reads
- * memory and asks the GPU nothing but whether buried operations have ended (llane_staging_collect): the
- * driver answers that while a thread is in cudaFree, but no copy or creation. Errors: what cannot be
- * watched is not watched, said once.
+ * memory. The GPU is not asked: an answer may wait for a kernel, while another thread is in cudaFree, and
+ * after a cudaDeviceReset the question is a fault. Errors: what cannot be watched is not watched, said
+ * once.
  */
 #ifndef LLANE_WATCH_H
 #define LLANE_WATCH_H
@@ -21,9 +21,8 @@
 
 struct llane_watched;
 
-/* Before a rank joins a board. Starts the thread, the first time. device: one that the process uses; a
- * thread that names none would make a context on device 0. */
-void llane_watch_start(int device);
+/* Before a rank joins a board. Starts the thread, the first time. */
+void llane_watch_start(void);
 
 /* All ranks are on the lane's board. failure: receives an ncclResult_t, once, for good. NULL: no memory. */
 struct llane_watched *llane_watch_begin(struct llane_lane *lane, int n_ranks, _Atomic int *failure);

@@ -1292,6 +1292,36 @@ static void killed_while_spinning(void)
     _exit(0);
 }
 
+static void open_all(void);
+
+/* As programs do that want leaks found, at their end or between two runs. */
+static void device_reset(void)
+{
+    for (int round = 0; round < 3; round++) {
+        OK(ncclCommDestroy(g.comm));
+        OK(llane_gpu_device_reset());
+        sleep_ms(300); /* who would still look at what is gone does so now */
+        open_all();
+        fill(0, 160, SMALL, 0);
+        EXPECT(sum(0, 1, SMALL, g.comm, 0), ncclSuccess);
+        EXPECT(sum_is_wrong(1, 160, SMALL, 0), 0);
+    }
+}
+
+/* The same while set-up is under way, here and there in it. */
+static void device_reset_in_set_up(void)
+{
+    for (int round = 0; round < 40; round++) {
+        fill(0, 161, SMALL, 0);
+        EXPECT(sum(0, 1, SMALL, g.comm, 0), ncclSuccess);
+        sync_stream(0);
+        sleep_ms(round / 2);
+        OK(ncclCommDestroy(g.comm));
+        OK(llane_gpu_device_reset());
+        open_all();
+    }
+}
+
 static const struct section {
     const char *name;
     void (*run)(void);
@@ -1333,6 +1363,8 @@ static const struct section {
     {"fork_after_use", fork_after_use, true},
     {"helper_takes_no_signals", helper_takes_no_signals, true}, /* LLANE_WAIT=0, with llane */
     {"killed_while_spinning", killed_while_spinning, true},
+    {"device_reset", device_reset, true}, /* all that was there is gone afterwards */
+    {"device_reset_in_set_up", device_reset_in_set_up, true}, /* LLANE_WAIT=0 */
 };
 enum { N_SECTIONS = sizeof(g_sections) / sizeof(*g_sections) };
 

@@ -111,6 +111,12 @@ status=$?
 report $? own_context_on_one_rank__all_with_nccl_with_reason
 same old_gpu_on_one_rank 2 -e '*:EMU_CC=80' -- float8 arguments
 
+# ---- a reset takes the context away, with all that hangs on it ----
+same device_reset 2 -- device_reset
+[ "$(lanes)" = 8 ]
+report $? device_reset__a_lane_before_and_after_each
+same device_reset_in_set_up 2 -e '*:LLANE_WAIT=0' -- device_reset_in_set_up
+
 # ---- settings of the order ----
 for setting in LLANE_GRAPH_ORDER=0 NCCL_GRAPH_MIXING_SUPPORT=0; do
     # One stream at a time needs no nodes in its graphs; captures_in_turns would overlap.

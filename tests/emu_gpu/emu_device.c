@@ -13,6 +13,7 @@ static pthread_once_t config_once = PTHREAD_ONCE_INIT;
 static _Thread_local char error_text[256] = "no error";
 static _Thread_local int current_device;
 static uint32_t contexts; /* a bit for each device */
+static uint64_t n_resets[EMU_MAX_DEVICES];
 
 /* Bit `to` of word `from`: llane_gpu_peer_enable() was called; relaxed, pairs with itself. */
 static uint32_t peers_enabled[EMU_MAX_DEVICES];
@@ -295,6 +296,21 @@ int llane_gpu_device_set(int device)
     if (emu_check_fail("device_set") || check_device(device))
         return LLANE_EGPU;
     current_device = device;
+    return 0;
+}
+
+uint64_t llane_gpu_context_id(int device)
+{
+    /* Acquire pairs with llane_gpu_device_reset. */
+    return check_device(device) ? 0 : 1 + __atomic_load_n(&n_resets[device], __ATOMIC_ACQUIRE);
+}
+
+int llane_gpu_device_reset(void)
+{
+    emu_device_drain(current_device);
+    emu_events_lose(current_device);
+    emu_memory_lose(current_device);
+    __atomic_fetch_add(&n_resets[current_device], 1, __ATOMIC_RELEASE);
     return 0;
 }
 

@@ -18,8 +18,10 @@ int emu_event_check(struct CUevent_st *event)
         event->magic != EVENT_MAGIC)
         return emu_error("%p is no event", (void *)event);
     pthread_mutex_lock(&event->mutex);
-    bool destroyed = event->destroyed;
+    bool destroyed = event->destroyed, lost = event->lost;
     pthread_mutex_unlock(&event->mutex);
+    if (lost)
+        emu_die("an event of a device that was reset: CUDA may crash here");
     return destroyed ? emu_error("the event has been destroyed") : 0;
 }
 
@@ -52,6 +54,17 @@ int llane_gpu_event_destroy(struct CUevent_st *event)
     event->destroyed = true;
     pthread_mutex_unlock(&event->mutex);
     return 0;
+}
+
+void emu_events_lose(int device)
+{
+    pthread_mutex_lock(&all_lock);
+    for (struct CUevent_st *event = all_events; event; event = event->next_all) {
+        pthread_mutex_lock(&event->mutex);
+        event->lost = event->lost || event->device == device;
+        pthread_mutex_unlock(&event->mutex);
+    }
+    pthread_mutex_unlock(&all_lock);
 }
 
 void emu_event_record_now(struct CUevent_st *event, struct CUstream_st *stream)

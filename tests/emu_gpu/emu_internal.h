@@ -253,6 +253,7 @@ struct CUevent_st {
     uint32_t magic;
     int device; /* visible number */
     bool timed, destroyed;
+    bool lost; /* with its device's context */
     pthread_mutex_t mutex;
     bool recorded;
     struct emu_position last; /* of the last record made outside captures */
@@ -266,6 +267,9 @@ struct CUevent_st {
 
 /* Checks the handle; 0 or LLANE_EGPU. */
 int emu_event_check(struct CUevent_st *event);
+/* The device was reset: its events may not be used any more, nor its memory. */
+void emu_events_lose(int device);
+void emu_memory_lose(int device);
 /* The last record made outside, at this moment. */
 struct emu_position emu_event_last(struct CUevent_st *event);
 /* Records the stream's present end. */

@@ -30,6 +30,13 @@ static struct emu_region *regions;
 /* Release in free and open; pairs with the acquire in emu_region_generation(). */
 static uint64_t generation = 1;
 static uint64_t free_calls; /* relaxed counter */
+/* What llane_gpu_host_alloc gave, under lock; `device` was current. */
+static struct pinned {
+    void *base;
+    size_t bytes;
+    int device;
+    struct pinned *next;
+} *all_pinned;
 /* Threads that wait in llane_gpu_free, by physical device; relaxed: no call is ordered by them. */
 static uint32_t n_freeing[EMU_MAX_DEVICES];
 
@@ -244,8 +251,39 @@ int llane_gpu_host_alloc(size_t bytes, void **host_out, void **device_out)
         mmap(NULL, round_up(bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (p == MAP_FAILED)
         return emu_error("host_alloc of %zu bytes: %s", bytes, strerror(errno));
+    struct pinned *pinned = calloc(1, sizeof *pinned);
+    if (!pinned)
+        return emu_error("out of host memory");
+    *pinned = (struct pinned){p, round_up(bytes), emu_current_device(), NULL};
+    pthread_mutex_lock(&lock);
+    pinned->next = all_pinned;
+    all_pinned = pinned;
+    pthread_mutex_unlock(&lock);
     *host_out = *device_out = p;
     return 0;
+}
+
+/* No access from here on, and no other mapping in its place. */
+static void close_off(void *base, size_t bytes)
+{
+    if (mmap(base, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == MAP_FAILED)
+        emu_die("mmap: %s", strerror(errno));
+}
+
+/* What the process itself allocated there. Imported and registered memory stays. */
+void emu_memory_lose(int device)
+{
+    int physical = emu_config()->physical[device];
+    pthread_mutex_lock(&lock);
+    for (struct emu_region *region = regions; region; region = region->next) {
+        if (!region->imported && region->owner == physical)
+            close_off(region->base, region->bytes);
+    }
+    for (struct pinned *pinned = all_pinned; pinned; pinned = pinned->next) {
+        if (pinned->device == device)
+            close_off(pinned->base, pinned->bytes);
+    }
+    pthread_mutex_unlock(&lock);
 }
 
 /* As device memory of nobody in particular: stores to it can be faulty. */
