@@ -1,6 +1,6 @@
 #!/bin/bash
 # Proves on a real GPU, with real NCCL and the real object: several ranks on one GPU (or one each,
-# where there are enough), lane and fallback right through the demo, C, PyTorch, CuPy, ctypes and MPI;
+# where there are enough), lane and fallback right through the demo, C, PyTorch, CuPy, JAX, ctypes and MPI;
 # what trains does so without and with llane, to the same losses.
 # TAP. LLANE_REQUIRE_GPUS=n: a skip is a failure. GPU_RANKS="2 4" chooses the numbers of ranks,
 # GPU_TESTS=REGEX the tests by their names, limit=SECONDS how long the ranks of one may take.
@@ -82,21 +82,22 @@ is_wanted() { [[ $1 =~ ${GPU_TESTS:-.} ]]; }
 
 run_all() { if [ "${with_mpi:-0}" = 1 ]; then mpi_ranks "$@"; else ranks "$@"; fi; }
 
-# Every rank's statistics say that the lane carried calls, and NCCL some too.
+# Every rank's statistics say that the lane carried calls, and NCCL some too: lane_and_nccl_carried N PROCESSES.
 lane_and_nccl_carried() {
     local n=$1 r
-    for ((r = 0; r < n; r++)); do
-        grep -Eq 'llane stats: .*: lane [1-9][0-9]* calls .* NCCL [1-9]' "$logs/$r" || return 1
+    for ((r = 0; r < $2; r++)); do
+        [ "$(grep -Ec 'llane stats: .*: lane [1-9][0-9]* calls .* NCCL [1-9]' "$logs/$r")" -ge $((n / $2)) ] ||
+            return 1
     done
 }
 
-client() { # client NAME N COMMAND...; with_mpi=1: under mpirun
+client() { # client NAME N COMMAND...; with_mpi=1: under mpirun; processes=1: one process has all ranks
     local name=$1 n=$2
     shift 2
     is_wanted "$name" || return
-    if ! run_all "$n" "$@"; then
+    if ! run_all "${processes:-$n}" "$@"; then
         not_ok "$name, $n ranks: results"
-    elif ! lane_and_nccl_carried "$n"; then
+    elif ! lane_and_nccl_carried "$n" "${processes:-$n}"; then
         not_ok "$name, $n ranks: lane and NCCL each carried calls"
     else
         ok "$name, $n ranks: right, lane and NCCL each carried calls"
@@ -159,6 +160,7 @@ same() {
 }
 
 has() { "$python" -c "import $1" 2>/dev/null; }
+has_jax() { "$python" -c "import jax, jax_plugins" 2>/dev/null; } # the plugins are what brings GPUs
 has_fully_shard() { "$python" -c "from torch.distributed.fsdp import fully_shard" 2>/dev/null; }
 
 if ! command -v nvidia-smi >/dev/null || ! nvidia-smi -L | grep -q GPU; then
@@ -219,6 +221,13 @@ for n in ${GPU_RANKS:-2 4}; do
         client CuPy "$n" "$python" "$here/cupy_allreduce.py"
     else
         skip "CuPy, $n ranks" "no CuPy"
+    fi
+    if has_jax; then
+        limit=${limit:-300} client JAX "$n" "$python" "$here/jax_allreduce.py"
+        [ "$(nvidia-smi -L | grep -c '^GPU')" -lt "$n" ] || limit=${limit:-300} processes=1 \
+            client "JAX in one process" "$n" "$python" "$here/jax_allreduce.py" "$n"
+    else
+        skip "JAX, $n ranks" "no JAX for GPUs"
     fi
     if ! command -v mpirun >/dev/null; then
         skip "MPI, $n ranks" "no mpirun"
