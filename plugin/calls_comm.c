@@ -157,9 +157,9 @@ ncclResult_t llane_call_CommInitAll(const struct llane_nccl *nccl, ncclComm_t *c
  * by the parent's config (its init.cc: comm->shareResources). Where that was not seen, a child whose
  * own one says so is taken for one: programs give all their communicators the same.
  */
-static void share(struct birth *birth, struct llane_comm *parent, int parents, int childs)
+static void share(struct birth *birth, struct llane_comm *parent, int parent_says, int child_says)
 {
-    if (parents || (parent->options.is_guessed && childs)) {
+    if (parent_says || (parent->options.is_guessed && child_says)) {
         birth->shares_with = parent->shares_with ? parent->shares_with : parent;
         llane_comm_hold(birth->shares_with);
     }

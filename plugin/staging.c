@@ -106,8 +106,7 @@ static void forget(struct llane_staging *s)
 {
     total_bytes -= s->bytes;
     llane_order_events_give(s->events);
-    munmap(s->mapped, sizeof *s->mapped);
-    free(s);
+    free(s); /* not the mapped words: what pinned them is not known */
 }
 
 static void collect(void)
@@ -171,23 +170,23 @@ static void unreserve(uint64_t bytes)
     pthread_mutex_unlock(&lock);
 }
 
-/* Pages of our own, since cudaHostAlloc's would go with the context; shared, for no fork to copy them. */
+/*
+ * Pages of our own where they can be pinned, since cudaHostAlloc's would go with the context, while a
+ * lane that was not destroyed is still looked at; shared, for no fork to copy them.
+ */
 static int map_words(struct llane_staging *s)
 {
     enum { BYTES = sizeof(struct llane_mapped) };
     void *device;
     void *host = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (host == MAP_FAILED) {
-        return LLANE_ENOMEM;
-    }
-    int err = llane_gpu_host_register(host, BYTES, &device);
-    if (err) {
+    int err = host == MAP_FAILED ? LLANE_ENOMEM : llane_gpu_host_register(host, BYTES, &device);
+    if (err && host != MAP_FAILED) {
         munmap(host, BYTES);
-        return err;
     }
+    err = err ? llane_gpu_host_alloc(BYTES, &host, &device) : 0;
     s->mapped = host;
     s->mapped_device = device;
-    return 0;
+    return err;
 }
 
 /* What an attempt that fails half-way allocated on the device stays until exit: nothing is freed. */
