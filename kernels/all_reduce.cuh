@@ -13,7 +13,7 @@
 template <class A, class S>
 LLANE_DEVICE void llane_visit_lane(const struct llane_all_reduce_args &args)
 {
-    struct llane_visit visit = llane_cells_enter(args.cells);
+    struct llane_visit visit = llane_cells_enter(args.cells, (args.flags & LLANE_FLAG_EARLY) != 0);
     const typename A::template ahead<S> ahead = A::template look_ahead<S>(args);
     const uint32_t op = S::P::op_of(visit.cell);
 

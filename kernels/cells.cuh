@@ -38,13 +38,18 @@ LLANE_DEVICE void llane_lane_kill(struct llane_cells *cells, struct llane_lane_w
     llane_store_system32(&cells->dead, reason);
 }
 
-/* Waits for the kernel before this one first: nothing of a lane may be read earlier. */
-LLANE_DEVICE struct llane_visit llane_cells_enter(struct llane_cells *cells)
+/*
+ * Waits for the kernel before this one first: nothing of a lane may be read earlier. lets_go_early: see
+ * LLANE_FLAG_EARLY; not before the wait, lest kernel behind kernel come to wait on the GPU.
+ */
+LLANE_DEVICE struct llane_visit llane_cells_enter(struct llane_cells *cells, bool lets_go_early)
 {
     const uint32_t c = llane_block_id() + llane_thread_id() * llane_n_blocks();
     struct llane_visit visit;
 
     llane_wait_for_predecessor();
+    if (lets_go_early)
+        llane_release_dependents();
     /* All loads fly together; what the thread's own cell says is looked at when leaving. Only that one
      * tells of an overlap: the block's may have been marked meanwhile by the thread that owns it. */
     visit.cell = llane_load_cell(&cells->cell[llane_block_id()]);
@@ -65,7 +70,8 @@ LLANE_DEVICE void llane_cells_mark(const struct llane_visit *visit)
 
 /*
  * After the thread's last poll. Lets dependents of this kernel be launched once every block is here:
- * earlier, they could fill the GPU while the kernel that would end our polling waits behind them.
+ * earlier, they could fill the GPU while the kernel that would end our polling waits behind them, but
+ * for those that LLANE_FLAG_EARLY is about.
  * False: some thread of the block gave up, in a lane that is dead; its cells stay as they are.
  */
 LLANE_DEVICE bool llane_cells_polled(const struct llane_visit *visit)

@@ -162,9 +162,13 @@ struct llane_gpu_launch {
      * NULL, or where the caller keeps the graph node that its launch before this one in the same
      * capture became, NULL at first: if that is the stream's only predecessor, the kernel may be
      * launched early behind it (programmatic dependent launch), where its code waits for its
-     * predecessor by itself. Receives this launch's node, NULL outside a capture.
+     * predecessor by itself. Receives this launch's node, NULL outside a capture. args begin with a
+     * struct llane_all_reduce_args then.
      */
     void **chain;
+    /* With a chain: blocks that may be on the GPU at once. If both fit, the launch before gets
+     * LLANE_FLAG_EARLY. */
+    uint32_t n_fitting;
 };
 int llane_gpu_launch(const struct llane_gpu_launch *launch);
 /* A range of this thread that profilers show (NVTX, domain "llane"), where the toolkit had its headers.

@@ -226,6 +226,7 @@ static void issue(const struct bench_rank *r, const struct bench_work *work,
             .n_threads = plan->n_threads,
             .stream = r->stream,
             .chain = &chain,
+            .n_fitting = trace.limits.fit[LLANE_N_WIDTHS - 1],
         };
         bench_check_gpu(r, llane_gpu_launch(&launch), "traced kernel");
     }
