@@ -7,6 +7,7 @@
 
 #include "islands.cuh"
 #include "one_shot.cuh"
+#include "one_shot_single.cuh"
 #include "ring.cuh"
 #include "two_shot.cuh"
 
@@ -39,6 +40,19 @@ struct llane_as_is {
     template <class S> using shape = S;
 };
 
+/* S: a plain sum. */
+template <class A, class S>
+LLANE_DEVICE void llane_visit_lane_plainly(const struct llane_all_reduce_args &args)
+{
+    if constexpr (A::HAS_SINGLE) {
+        if (!(args.flags & LLANE_FLAG_SLEEP) && S::n_packets(args) <= llane_grid_threads()) {
+            llane_visit_single<S>(args);
+            return;
+        }
+    }
+    llane_visit_lane<A, S>(args);
+}
+
 /* Plain sums of the common types have code of their own: less of it is less to fetch, which at small
  * sizes is what counts. */
 template <class A, class T, class P, class WRAP = struct llane_as_is>
@@ -48,17 +62,17 @@ LLANE_DEVICE void llane_all_reduce(const struct llane_all_reduce_args &args)
         if ((args.flags & LLANE_FLAG_PLAIN) && args.op == LLANE_OP_SUM) {
             switch (args.n_ranks) {
             case 2:
-                llane_visit_lane<
+                llane_visit_lane_plainly<
                     A, typename WRAP::template shape<llane_shape<T, P, 2, LLANE_OP_SUM, true>>>(
                     args);
                 return;
             case 4:
-                llane_visit_lane<
+                llane_visit_lane_plainly<
                     A, typename WRAP::template shape<llane_shape<T, P, 4, LLANE_OP_SUM, true>>>(
                     args);
                 return;
             case 8:
-                llane_visit_lane<
+                llane_visit_lane_plainly<
                     A, typename WRAP::template shape<llane_shape<T, P, 8, LLANE_OP_SUM, true>>>(
                     args);
                 return;

@@ -40,20 +40,27 @@ LLANE_DEVICE void llane_lane_kill(struct llane_cells *cells, struct llane_lane_w
 
 /*
  * Waits for the kernel before this one first: nothing of a lane may be read earlier. lets_go_early: see
- * LLANE_FLAG_EARLY; not before the wait, lest kernel behind kernel come to wait on the GPU.
+ * LLANE_FLAG_EARLY; not before the wait, lest kernel behind kernel come to wait on the GPU. HAS_ALL:
+ * the wait is to come after all addresses are known, and what the caller put into at_hand.
  */
-LLANE_DEVICE struct llane_visit llane_cells_enter(struct llane_cells *cells, bool lets_go_early)
+template <bool HAS_ALL = false>
+LLANE_DEVICE struct llane_visit llane_cells_enter(struct llane_cells *cells, bool lets_go_early,
+                                                  [[maybe_unused]] uint64_t at_hand = 0)
 {
     const uint32_t c = llane_block_id() + llane_thread_id() * llane_n_blocks();
     struct llane_visit visit;
 
-    llane_wait_for_predecessor();
+    visit.mine = c < LLANE_MAX_BLOCKS ? &cells->cell[c] : NULL;
+    if constexpr (HAS_ALL)
+        llane_wait_for_predecessor_with(at_hand | (uintptr_t)visit.mine |
+                                        (uintptr_t)&cells->cell[llane_block_id()]);
+    else
+        llane_wait_for_predecessor();
     if (lets_go_early)
         llane_release_dependents();
     /* All loads fly together; what the thread's own cell says is looked at when leaving. Only that one
      * tells of an overlap: the block's may have been marked meanwhile by the thread that owns it. */
     visit.cell = llane_load_cell(&cells->cell[llane_block_id()]);
-    visit.mine = c < LLANE_MAX_BLOCKS ? &cells->cell[c] : NULL;
     visit.own = llane_load_cell(visit.mine ? visit.mine : &cells->cell[llane_block_id()]);
     /* Pairs with llane_lane_kill. */
     visit.is_whole = llane_load_system32(&cells->dead) == LLANE_DEAD_NOT;

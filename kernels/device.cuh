@@ -82,6 +82,21 @@ LLANE_DEVICE void llane_wait_for_predecessor()
 #endif
 }
 
+/*
+ * The same, by threads that have what went into at_hand: left to itself, the compiler computes and
+ * fetches all that it can behind the wait, and not while the kernel in front still runs.
+ */
+LLANE_DEVICE void llane_wait_for_predecessor_with([[maybe_unused]] uint64_t at_hand)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("{.reg .pred p;\n"
+                 "setp.ne.u64 p, %0, 0;\n"
+                 "@p griddepcontrol.wait;\n"
+                 "@!p griddepcontrol.wait;}" ::"l"(at_hand)
+                 : "memory");
+#endif
+}
+
 /* This block lets a kernel behind this one be launched; once all blocks have, it may wait there. */
 LLANE_DEVICE void llane_release_dependents()
 {

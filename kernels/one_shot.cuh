@@ -10,7 +10,8 @@
 #include "shared.cuh"
 
 template <bool HAS_SHARED> struct llane_one_shot_of {
-    enum { HAS_PLAIN = 1 }; /* code of its own for LLANE_FLAG_PLAIN */
+    /* Code of its own for LLANE_FLAG_PLAIN, and for a packet a thread then (one_shot_single.cuh). */
+    enum { HAS_PLAIN = 1, HAS_SINGLE = !HAS_SHARED };
 
     /* Of the thread's first packet: read while the lane's state is on its way. */
     template <class S> struct ahead {

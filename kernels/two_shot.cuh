@@ -17,7 +17,7 @@
 #include "shared.cuh"
 
 template <bool HAS_SHARED> struct llane_two_shot_of {
-    enum { HAS_PLAIN = 1 }; /* code of its own for LLANE_FLAG_PLAIN */
+    enum { HAS_PLAIN = 1, HAS_SINGLE = 0 }; /* see llane_one_shot_of */
 
     struct plan {
         uint64_t contributions, results; /* offsets in a private slot */

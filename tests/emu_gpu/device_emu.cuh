@@ -62,6 +62,10 @@ LLANE_DEVICE void llane_wait_for_predecessor(void)
 {
 }
 
+LLANE_DEVICE void llane_wait_for_predecessor_with(uint64_t)
+{
+}
+
 LLANE_DEVICE void llane_release_dependents(void)
 {
 }
