@@ -2,16 +2,44 @@
  * One-shot all-reduce: every rank stores its whole message into its slot at every peer, and combines
  * what arrives in its own slots. A packet is stored, awaited and combined by the same thread of the
  * grid, so nothing inside a block waits for anything but packets. With HAS_SHARED, some or all pairs of
- * ranks have shared slots: one store serves all peers with whom this rank shares.
+ * ranks have shared slots: one store serves all peers with whom this rank shares. Not where a message is
+ * small: polls of one line wait for each other, so that each of these peers finds a copy of its own.
  */
 #ifndef LLANE_KERNELS_ONE_SHOT_CUH
 #define LLANE_KERNELS_ONE_SHOT_CUH
 
 #include "shared.cuh"
 
+/* Up to so many packets in a message, each reader of a shared slot has its own copy. */
+enum { LLANE_COPIED_PACKETS = 256, LLANE_LINE_PACKETS = 8 };
+
 template <bool HAS_SHARED> struct llane_one_shot_of {
     /* Code of its own for LLANE_FLAG_PLAIN, and for a packet a thread then (one_shot_single.cuh). */
     enum { HAS_PLAIN = 1, HAS_SINGLE = !HAS_SHARED };
+
+    /* In a shared slot: packets from one reader's copy to the next one's; 0: there is one for all. Copy s
+     * is for the peer of that number. */
+    template <class S> LLANE_DEVICE uint32_t stride_of(const struct llane_all_reduce_args &args)
+    {
+        const uint32_t n_packets = S::n_packets(args), n_ranks = S::n_ranks(args);
+        const uint32_t stride =
+            (n_packets + LLANE_LINE_PACKETS - 1) / LLANE_LINE_PACKETS * LLANE_LINE_PACKETS;
+
+        if (!HAS_SHARED || n_ranks == 2 || n_packets > LLANE_COPIED_PACKETS ||
+            (uint64_t)(n_ranks - 1) * stride * LLANE_PACKET_BYTES > args.shared_slot_bytes)
+            return 0;
+        return stride;
+    }
+
+    /* Where this rank finds the first packet in rank r's shared slot. */
+    template <class S>
+    LLANE_DEVICE uint64_t copy_of(const struct llane_all_reduce_args &args, uint32_t stride,
+                                  uint32_t r)
+    {
+        const uint32_t s = llane_peer_number(r, args.rank, S::n_ranks(args));
+
+        return (uint64_t)stride * s * LLANE_PACKET_BYTES;
+    }
 
     /* Of the thread's first packet: read while the lane's state is on its way. */
     template <class S> struct ahead {
@@ -36,17 +64,23 @@ template <bool HAS_SHARED> struct llane_one_shot_of {
         const uint64_t generation = llane_generation_offset(op, args.slot_bytes);
         const uint64_t shared = llane_shared_generation<typename S::P>(args, op);
         const uint32_t n_packets = S::n_packets(args), n_ranks = S::n_ranks(args);
+        const uint32_t stride = stride_of<S>(args);
         typename S::payload mine = ahead.mine;
 
         for (uint32_t i = llane_grid_thread(); i < n_packets;) {
             const uint64_t offset = (uint64_t)i * LLANE_PACKET_BYTES, at = generation + offset;
 
-            if (HAS_SHARED && args.shared != 0)
+            if (HAS_SHARED && args.shared != 0 && stride == 0)
                 S::P::store(args.shared_slot + shared + offset, mine, op);
             LLANE_UNROLL
-            for (uint32_t s = 0; s < n_ranks - 1; s++)
+            for (uint32_t s = 0; s < n_ranks - 1; s++) {
                 if (!llane_is_shared<HAS_SHARED>(args, llane_peer(args.rank, s, n_ranks)))
                     S::P::store(args.slot[s].send + at, mine, op);
+                else if (stride != 0)
+                    S::P::store(args.shared_slot + shared + offset +
+                                    (uint64_t)stride * s * LLANE_PACKET_BYTES,
+                                mine, op);
+            }
             i += llane_grid_threads();
             if (i < n_packets)
                 mine = S::load(args, i);
@@ -62,7 +96,7 @@ template <bool HAS_SHARED> struct llane_one_shot_of {
     {
         const uint64_t generation = llane_generation_offset(op, args.slot_bytes);
         const uint64_t shared = llane_shared_generation<typename S::P>(args, op);
-        const uint32_t n_packets = S::n_packets(args);
+        const uint32_t n_packets = S::n_packets(args), stride = stride_of<S>(args);
         const typename S::poll poll = S::poll_of(args);
         typename S::payload mine = ahead.mine;
 
@@ -74,7 +108,9 @@ template <bool HAS_SHARED> struct llane_one_shot_of {
                     args,
                     [&](uint32_t r) {
                         return args.slot[r].recv +
-                               (llane_is_shared<HAS_SHARED>(args, r) ? shared + offset : at);
+                               (llane_is_shared<HAS_SHARED>(args, r)
+                                    ? shared + copy_of<S>(args, stride, r) + offset
+                                    : at);
                     },
                     op, mine, &poll, &result))
                 return false;
@@ -94,14 +130,21 @@ template <bool HAS_SHARED> struct llane_one_shot_of {
     {
         const uint64_t generation = llane_generation_offset(op, args.slot_bytes);
         const uint32_t n_packets = S::n_packets(args), n_ranks = S::n_ranks(args);
+        [[maybe_unused]] const uint32_t stride = stride_of<S>(args);
 
         if constexpr (S::P::IS_LL) {
             llane_ll_clean(args, op, [&](uint32_t r, uint32_t packet) {
                 return llane_is_shared<HAS_SHARED>(args, r) || packet < n_packets;
             });
             if constexpr (HAS_SHARED)
-                llane_shared_ll_clean(args, op,
-                                      [&](uint32_t packet) { return packet < n_packets; });
+                llane_shared_ll_clean(args, op, [&](uint32_t packet) {
+                    if (stride == 0)
+                        return packet < n_packets;
+                    const uint32_t s = packet / stride;
+
+                    return s < n_ranks - 1 && packet % stride < n_packets &&
+                           llane_is_shared<HAS_SHARED>(args, llane_peer(args.rank, s, n_ranks));
+                });
         } else {
             for (uint32_t i = llane_grid_thread(); i < n_packets; i += llane_grid_threads()) {
                 LLANE_UNROLL
@@ -111,7 +154,7 @@ template <bool HAS_SHARED> struct llane_one_shot_of {
                                     (uint64_t)i * LLANE_PACKET_BYTES);
             }
             if constexpr (HAS_SHARED)
-                llane_shared_note(args, n_packets);
+                llane_shared_note(args, stride == 0 ? n_packets : (n_ranks - 1) * stride);
         }
     }
 };
