@@ -85,8 +85,13 @@ template <bool HAS_SHARED> struct llane_one_shot_of {
             if (i < n_packets)
                 mine = S::load(args, i);
         }
-        if constexpr (HAS_SHARED)
-            llane_shared_rearm<typename S::P>(args, op);
+        if constexpr (HAS_SHARED) {
+            if (n_packets <= LLANE_REARMED_FIRST) {
+                struct llane_rearming rearming = llane_shared_rearming<typename S::P>(args, op);
+
+                llane_shared_rearm<typename S::P>(&rearming, UINT32_MAX);
+            }
+        }
     }
 
     /* False: stopped by an abort. */
@@ -99,7 +104,10 @@ template <bool HAS_SHARED> struct llane_one_shot_of {
         const uint32_t n_packets = S::n_packets(args), stride = stride_of<S>(args);
         const typename S::poll poll = S::poll_of(args);
         typename S::payload mine = ahead.mine;
+        struct llane_rearming rearming = {NULL, 0, 0};
 
+        if (HAS_SHARED && n_packets > LLANE_REARMED_FIRST)
+            rearming = llane_shared_rearming<typename S::P>(args, op);
         for (uint32_t i = llane_grid_thread(); i < n_packets;) {
             const uint64_t offset = (uint64_t)i * LLANE_PACKET_BYTES, at = generation + offset;
             typename S::payload result;
@@ -119,8 +127,12 @@ template <bool HAS_SHARED> struct llane_one_shot_of {
             if (next < n_packets)
                 mine = S::load(args, next); /* before the store: in and out may be one buffer */
             S::store(args, i, result);
+            if constexpr (HAS_SHARED)
+                llane_shared_rearm<typename S::P>(&rearming, 1);
             i = next;
         }
+        if constexpr (HAS_SHARED)
+            llane_shared_rearm<typename S::P>(&rearming, UINT32_MAX);
         return true;
     }
 

@@ -28,20 +28,38 @@ LLANE_DEVICE uint64_t llane_shared_generation(const struct llane_all_reduce_args
     return (op & (P::IS_LL ? 1u : LLANE_SHARED_GENERATIONS - 1u)) * args.shared_slot_bytes;
 }
 
-/* Grid threads share the packets. Before the thread's first poll or after it: it need only be done
- * when the kernel ends. */
+/*
+ * What a thread has still to re-arm; grid threads share the packets. It need only be done when the kernel
+ * ends. Small messages have it done before the first poll, where it costs nothing. The link carries large
+ * ones each way in turn, and a read waits for the stores in front of it: there each packet that came is
+ * followed by some re-arming.
+ */
+struct llane_rearming {
+    uint8_t *slot;
+    uint32_t next, n;
+};
+
+enum { LLANE_REARMED_FIRST = 512 }; /* largest message, in packets, that is small */
+
 template <class P>
-LLANE_DEVICE void llane_shared_rearm(const struct llane_all_reduce_args &args, uint32_t op)
+LLANE_DEVICE struct llane_rearming
+llane_shared_rearming(const struct llane_all_reduce_args &args, uint32_t op)
 {
     if (P::IS_LL || args.shared == 0)
-        return;
-    /* Pairs with llane_shared_note in the kernels before this one; their end orders the two. */
-    const uint32_t n = llane_load_system32(&args.cells->extent[llane_block_id()].before_last);
-    /* op - 2, modulo 4. */
-    uint8_t *const slot = args.shared_slot + llane_shared_generation<P>(args, op + 2);
+        return {NULL, 0, 0};
+    /* op - 2, modulo 4. The load pairs with llane_shared_note in the kernels before this one; their end
+     * orders the two. */
+    return {args.shared_slot + llane_shared_generation<P>(args, op + 2), llane_grid_thread(),
+            llane_load_system32(&args.cells->extent[llane_block_id()].before_last)};
+}
 
-    for (uint32_t i = llane_grid_thread(); i < n; i += llane_grid_threads())
-        P::rearm(slot + (uint64_t)i * LLANE_PACKET_BYTES);
+/* At most n packets. */
+template <class P> LLANE_DEVICE void llane_shared_rearm(struct llane_rearming *rearming, uint32_t n)
+{
+    for (; n > 0 && rearming->next < rearming->n; n--) {
+        P::rearm(rearming->slot + (uint64_t)rearming->next * LLANE_PACKET_BYTES);
+        rearming->next += llane_grid_threads();
+    }
 }
 
 /* After the block's last poll, by all of its threads: the running operation's extent is the last one
@@ -54,7 +72,7 @@ LLANE_DEVICE void llane_shared_note(const struct llane_all_reduce_args &args, ui
         return;
     struct llane_extent *extent = &args.cells->extent[c];
 
-    /* Pairs with llane_shared_rearm in the next kernels; the end of this one orders the two. */
+    /* Pairs with llane_shared_rearming in the next kernels; the end of this one orders the two. */
     llane_store_system32(&extent->before_last, llane_load_system32(&extent->last));
     llane_store_system32(&extent->last, n_packets);
 }

@@ -126,14 +126,20 @@ template <bool HAS_SHARED> struct llane_two_shot_of {
                     S::P::store(to, S::load(args, peer * plan.n_shard + i), op);
             }
         }
-        if constexpr (HAS_SHARED)
-            llane_shared_rearm<typename S::P>(args, op);
+        if constexpr (HAS_SHARED) {
+            if (plan.n_packets <= LLANE_REARMED_FIRST) {
+                struct llane_rearming rearming = llane_shared_rearming<typename S::P>(args, op);
+
+                llane_shared_rearm<typename S::P>(&rearming, UINT32_MAX);
+            }
+        }
     }
 
     /* The own shard: combined, stored and sent to everybody. False: stopped. */
     template <class S>
     LLANE_DEVICE bool reduce(const struct llane_all_reduce_args &args, uint32_t op,
-                             const struct plan &plan, const typename S::poll *poll)
+                             const struct plan &plan, const typename S::poll *poll,
+                             [[maybe_unused]] struct llane_rearming *rearming)
     {
         const uint32_t n_ranks = S::n_ranks(args);
 
@@ -154,6 +160,8 @@ template <bool HAS_SHARED> struct llane_two_shot_of {
                 if (!llane_is_shared<HAS_SHARED>(args, llane_peer(args.rank, s, n_ranks)))
                     S::P::store(args.slot[s].send + plan.results + offset, result, op);
             S::store(args, packet, result);
+            if constexpr (HAS_SHARED)
+                llane_shared_rearm<typename S::P>(rearming, n_ranks / 2);
         }
         return true;
     }
@@ -161,7 +169,8 @@ template <bool HAS_SHARED> struct llane_two_shot_of {
     /* The other shards' results. False: stopped. */
     template <class S>
     LLANE_DEVICE bool collect(const struct llane_all_reduce_args &args, uint32_t op,
-                              const struct plan &plan, const typename S::poll *poll)
+                              const struct plan &plan, const typename S::poll *poll,
+                              [[maybe_unused]] struct llane_rearming *rearming)
     {
         const uint32_t n_ranks = S::n_ranks(args);
 
@@ -184,7 +193,11 @@ template <bool HAS_SHARED> struct llane_two_shot_of {
                     if (wanted & 1u << g)
                         S::store(args, (base + g) * plan.n_shard + i, results[g]);
             }
+            if constexpr (HAS_SHARED)
+                llane_shared_rearm<typename S::P>(rearming, n_ranks - n_ranks / 2);
         }
+        if constexpr (HAS_SHARED)
+            llane_shared_rearm<typename S::P>(rearming, UINT32_MAX);
         return true;
     }
 
@@ -196,7 +209,12 @@ template <bool HAS_SHARED> struct llane_two_shot_of {
         const struct plan plan = plan_of<S>(args, op);
         const typename S::poll poll = S::poll_of(args);
 
-        return reduce<S>(args, op, plan, &poll) && collect<S>(args, op, plan, &poll);
+        struct llane_rearming rearming = {NULL, 0, 0};
+
+        if (HAS_SHARED && plan.n_packets > LLANE_REARMED_FIRST)
+            rearming = llane_shared_rearming<typename S::P>(args, op);
+        return reduce<S>(args, op, plan, &poll, &rearming) &&
+               collect<S>(args, op, plan, &poll, &rearming);
     }
 
     /* Whether this rank stores a packet of its shared slot's generation. */

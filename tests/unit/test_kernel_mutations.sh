@@ -26,7 +26,7 @@ REARM_WHOLE | reuse:one_shot_sentinel__* | one_shot | s/(rearm.*?|)(if \(r != ar
 REARM_SUMS_ONLY | reuse:two_shot_sentinel__* | two_shot | s/if \(i < length<S>\(plan, r\)\)/if (false)/
 EARLY_SUM | reuse:two_shot_ll__* reuse:two_shot_sentinel__* | combine | s/(address\(base \+ g\); \},\s*)others,/$1others & (others - 1),/
 SHARED_TWO_GENERATIONS | shared:shared_one_shot_sentinel__* shared:shared_two_shot_sentinel__* | shared | s/LLANE_SHARED_GENERATIONS - 1u/1u/
-SHARED_NO_REARM | shared:shared_one_shot_sentinel__* shared:shared_two_shot_sentinel__* | shared | s/P::rearm\(slot[^;]*;/(void)slot;/
+SHARED_NO_REARM | shared:shared_one_shot_sentinel__* shared:shared_two_shot_sentinel__* | shared | s/P::rearm\(rearming->slot[^;]*;//
 SHARED_LAST | shared:shared_one_shot_sentinel__* | shared | s/\.before_last/.last/
 SHARED_REARM_TOO_LATE | shared:shared_one_shot_sentinel__* shared:shared_two_shot_sentinel__* | shared | s/\(args, op \+ 2\)/(args, op + 1)/
 SHARED_SHORT_EXTENT | shared:shared_two_shot_sentinel__* | two_shot | s/n_ranks \* plan\.n_shard\)/plan.n_packets - plan.n_shard)/

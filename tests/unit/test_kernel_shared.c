@@ -123,6 +123,22 @@ static void shared_two_shot_sentinel__back_to_back__no_slot_reused_too_early(voi
     check_one_kernel(LLANE_TWO_SHOT, LLANE_SENTINEL);
 }
 
+/* Long enough to be re-armed packet by packet (shared.cuh), and short ones behind them. */
+static void shared_sentinel__large_messages__no_slot_reused_too_early(void **state)
+{
+    (void)state;
+    for (int k = 0; k < 2 * 2; k++) {
+        struct team *team = team_create_sharing(2 + (uint32_t)k / 2, 16 << 10, sharings[k % 2]);
+        struct run *run = run_create(team, 1150);
+
+        for (uint32_t i = 0; i < 48; i++)
+            run_add(run, LLANE_TYPE_F32, i / 3 % 2 ? LLANE_TWO_SHOT : LLANE_ONE_SHOT, LLANE_SENTINEL,
+                    LLANE_OP_SUM, i % 4 == 3 ? 1 + i : 4000 - i);
+        run_shared(run, false);
+        team_destroy(team);
+    }
+}
+
 /* cases.md 16: ranks fall behind each other by more than an operation's time. */
 static void shared__ranks_out_of_step__results_exact(void **state)
 {
@@ -223,6 +239,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(shared_one_shot_sentinel__back_to_back__no_slot_reused_too_early),
         cmocka_unit_test(shared_two_shot_ll__back_to_back__no_slot_reused_too_early),
         cmocka_unit_test(shared_two_shot_sentinel__back_to_back__no_slot_reused_too_early),
+        cmocka_unit_test(shared_sentinel__large_messages__no_slot_reused_too_early),
         cmocka_unit_test(shared__ranks_out_of_step__results_exact),
         cmocka_unit_test(shared__counters_wrap__generations_keep_taking_turns),
         cmocka_unit_test(shared__stripe_goes_round_under_one_operation__no_old_flag_is_left),
