@@ -166,8 +166,8 @@ struct llane_gpu_launch {
      * struct llane_all_reduce_args then.
      */
     void **chain;
-    /* With a chain: blocks that may be on the GPU at once. If both fit, the launch before gets
-     * LLANE_FLAG_EARLY. */
+    /* With a chain: blocks that may be on the GPU at once. If both fit, and nothing else is
+     * to come early behind it, the launch before gets LLANE_FLAG_EARLY. */
     uint32_t n_fitting;
 };
 int llane_gpu_launch(const struct llane_gpu_launch *launch);

@@ -736,6 +736,38 @@ uint32_t llane_gpu_spins_per_look(void)
 }
 
 /*
+ * Whether no more than one kernel is to come as soon as the node lets go, as far as the capture has come. A
+ * program may fork another one off it, which comes with ours then, and whose blocks nobody has counted.
+ */
+static int has_one_early(cudaGraphNode_t node)
+{
+#if CUDART_VERSION >= 12030
+    enum { MOST = 16 };
+    cudaGraphNode_t list[MOST];
+    cudaGraphEdgeData edges[MOST];
+    size_t n = MOST, n_early = 0;
+#if CUDART_VERSION >= 13000
+    cudaError_t error = cudaGraphNodeGetDependentNodes(node, list, edges, &n);
+#else
+    cudaError_t error = cudaGraphNodeGetDependentNodes_v2(node, list, edges, &n);
+#endif
+
+    if (error != cudaSuccess) {
+        (void)cudaGetLastError();
+        return 0;
+    }
+    if (n == MOST)
+        return 0;
+    for (size_t i = 0; i < n; i++)
+        n_early += edges[i].from_port != cudaGraphKernelNodePortDefault;
+    return n_early <= 1;
+#else
+    (void)node;
+    return 1;
+#endif
+}
+
+/*
  * The lane's kernel that the launch comes early behind learns that it may let it go at once: no graph
  * node knows what will depend on it. Where that fails, it lets it go after its last poll, as ever.
  */
@@ -748,7 +780,7 @@ static void let_go_early(cudaGraphNode_t before, const struct llane_gpu_launch *
     cudaError_t error = cudaGraphKernelNodeGetParams(before, &params);
 
     if (error == cudaSuccess && params.kernelParams && launch->args_bytes <= sizeof(args) &&
-        params.gridDim.x + launch->n_blocks <= launch->n_fitting) {
+        params.gridDim.x + launch->n_blocks <= launch->n_fitting && has_one_early(before)) {
         /* Launches of one chain have arguments of one kind. */
         memcpy(args, params.kernelParams[0], launch->args_bytes);
         *flags |= LLANE_FLAG_EARLY;

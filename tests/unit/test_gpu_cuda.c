@@ -1,5 +1,6 @@
 // Proves that gpu_cuda.c finds what a captured stream comes after in graphs as CUDA describes them, edges
-// of programmatic launch among them. The graphs are made up: no GPU, no driver.
+// of programmatic launch among them, and tells a kernel to let the next one go early where both fit and no
+// other comes with it. The graphs are made up: no GPU, no driver.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -21,6 +22,11 @@
 #define cudaStreamGetCaptureInfo_v3 made_up_capture_info
 #define cudaGraphNodeGetDependencies made_up_dependencies
 #define cudaGraphNodeGetDependencies_v2 made_up_dependencies
+#undef cudaGraphNodeGetDependentNodes
+#define cudaGraphNodeGetDependentNodes made_up_dependents
+#define cudaGraphNodeGetDependentNodes_v2 made_up_dependents
+#define cudaGraphKernelNodeGetParams made_up_get_params
+#define cudaGraphKernelNodeSetParams made_up_set_params
 
 enum { MAX = 600 };
 
@@ -80,6 +86,55 @@ static cudaError_t made_up_dependencies(cudaGraphNode_t of, cudaGraphNode_t *lis
     }
     *n_inout = n;
     return cudaSuccess;
+}
+
+static cudaError_t made_up_dependents(cudaGraphNode_t of, cudaGraphNode_t *list,
+                                      cudaGraphEdgeData *edges, size_t *n_inout)
+{
+    int node = (int)(uintptr_t)of - 1;
+    size_t n = 0;
+    for (int to = 0; to < MAX; to++) {
+        for (int i = 0; i < g.nodes[to].n && n < *n_inout; i++) {
+            if (g.nodes[to].to[i] != node) {
+                continue;
+            }
+            if (!edges) {
+                return cudaErrorLossyQuery;
+            }
+            memset(&edges[n], 0, sizeof edges[n]);
+            edges[n].from_port = g.nodes[to].is_early[i] ? cudaGraphKernelNodePortProgrammatic : 0;
+            list[n++] = name(to);
+        }
+    }
+    *n_inout = n;
+    return cudaSuccess;
+}
+
+/* The one kernel node whose arguments anybody asks for, and what came of it. */
+static struct {
+    struct cudaKernelNodeParams params, set;
+    void *list[1];
+    unsigned char args[512], set_args[512];
+    size_t args_bytes;
+    int n_sets;
+    cudaError_t get_error, set_error;
+} kernel;
+
+static cudaError_t made_up_get_params(cudaGraphNode_t node, struct cudaKernelNodeParams *out)
+{
+    (void)node;
+    *out = kernel.params;
+    return kernel.get_error;
+}
+
+static cudaError_t made_up_set_params(cudaGraphNode_t node,
+                                      const struct cudaKernelNodeParams *params)
+{
+    (void)node;
+    kernel.n_sets++;
+    kernel.set = *params;
+    memcpy(kernel.set_args, params->kernelParams[0], kernel.args_bytes);
+    return kernel.set_error;
 }
 
 #include "../../plugin/gpu_cuda.c"
@@ -174,9 +229,90 @@ static void behind__too_wide_to_search__is_not(void **state)
     assert_int_equal(is_behind(MAX - 2), 0);
 }
 
+/* Kernel 0 has 3 blocks; how often its arguments were changed when 1, of 5, came early behind it. */
+static int n_told(uint32_t n_fitting)
+{
+    struct llane_all_reduce_args *args = (struct llane_all_reduce_args *)(void *)kernel.args;
+    const struct llane_gpu_launch launch = {
+        .args_bytes = sizeof *args, .n_blocks = 5, .n_fitting = n_fitting};
+    memset(kernel.args, 0x5a, sizeof kernel.args);
+    args->flags = LLANE_FLAG_PLAIN;
+    kernel.args_bytes = sizeof *args;
+    kernel.list[0] = kernel.args;
+    kernel.params = (struct cudaKernelNodeParams){
+        .func = kernel.list, .gridDim = {3, 1, 1}, .blockDim = {64, 1, 1}};
+    kernel.params.kernelParams = kernel.list;
+    kernel.n_sets = 0;
+    let_go_early(name(0), &launch);
+    return kernel.n_sets;
+}
+
+static int begin_early(void **state)
+{
+    (void)begin(state);
+    memset(&kernel, 0, sizeof kernel);
+    edge(0, 1, 1);
+    edge(0, 2, 0); /* the record of the graph's end, say */
+    return 0;
+}
+
+static void early__both_fit__one_flag_is_all_that_changes(void **state)
+{
+    struct llane_all_reduce_args args;
+    (void)state;
+    assert_int_equal(n_told(8), 1);
+    assert_ptr_equal(kernel.set.func, kernel.params.func);
+    assert_memory_equal(&kernel.set.gridDim, &kernel.params.gridDim, sizeof(dim3));
+    assert_memory_equal(&kernel.set.blockDim, &kernel.params.blockDim, sizeof(dim3));
+    assert_null(kernel.set.extra);
+    memcpy(&args, kernel.set_args, sizeof args);
+    assert_int_equal(args.flags, LLANE_FLAG_PLAIN | LLANE_FLAG_EARLY);
+    args.flags = LLANE_FLAG_PLAIN;
+    assert_memory_equal(&args, kernel.args, sizeof args);
+}
+
+static void early__too_many_blocks__is_not_told(void **state)
+{
+    (void)state;
+    assert_int_equal(n_told(7), 0);
+    assert_int_equal(n_told(0), 0);
+}
+
+/* 3 was forked off 0 by the program, which asked for programmatic launch: nobody knows how wide it is. */
+static void early__another_comes_with_it__is_not_told(void **state)
+{
+    (void)state;
+    edge(0, 3, 1);
+    assert_int_equal(n_told(8), 0);
+}
+
+static void early__more_dependents_than_it_looks_at__is_not_told(void **state)
+{
+    (void)state;
+    for (int i = 3; i < 30; i++) {
+        edge(0, i, 0);
+    }
+    assert_int_equal(n_told(8), 0);
+}
+
+static void early__driver_refuses__nothing_comes_of_it(void **state)
+{
+    (void)state;
+    kernel.get_error = cudaErrorInvalidDeviceFunction;
+    assert_int_equal(n_told(8), 0);
+    kernel.get_error = cudaSuccess;
+    kernel.set_error = cudaErrorInvalidValue;
+    assert_int_equal(n_told(8), 1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup(early__both_fit__one_flag_is_all_that_changes, begin_early),
+        cmocka_unit_test_setup(early__too_many_blocks__is_not_told, begin_early),
+        cmocka_unit_test_setup(early__another_comes_with_it__is_not_told, begin_early),
+        cmocka_unit_test_setup(early__more_dependents_than_it_looks_at__is_not_told, begin_early),
+        cmocka_unit_test_setup(early__driver_refuses__nothing_comes_of_it, begin_early),
         cmocka_unit_test_setup(behind__stream_forked_off_a_chain__is_not, begin),
         cmocka_unit_test_setup(behind__chain_beside_a_way_of_ends__is, begin),
         cmocka_unit_test_setup(behind__early_launch_alone__is_not, begin),
