@@ -44,8 +44,7 @@ LLANE_DEVICE bool llane_gather_all(uint8_t *const *from, uint64_t at, uint32_t o
 }
 
 /* The grid has a thread for each packet. Polls do not sleep. */
-template <class S>
-LLANE_DEVICE void llane_visit_single(const struct llane_all_reduce_args &args)
+template <class S> LLANE_DEVICE void llane_visit_single(const struct llane_all_reduce_args &args)
 {
     typedef typename S::P P;
     typedef typename S::T T;
@@ -86,12 +85,13 @@ LLANE_DEVICE void llane_visit_single(const struct llane_all_reduce_args &args)
 
             visit.is_whole = llane_gather_all<P, N_PEERS>(from, generation, op, &poll, theirs);
             if (visit.is_whole) {
-                struct llane_acc<T, S::W> acc = {};
+                struct llane_acc<T, S::W> acc = {
+                };
                 const typename T::wide factor = llane_acc_factor<T>(S::N);
 
                 LLANE_UNROLL
                 for (uint32_t r = 0; r < S::N; r++)
-                    payloads[r] = r == rank ? mine
+                    payloads[r] = r == rank  ? mine
                                   : r < rank ? theirs[r < N_PEERS ? r : 0]
                                              : theirs[r > 0 ? r - 1 : 0];
                 llane_acc_add<T, S::W, S::N>(&acc, LLANE_OP_SUM, payloads, S::N, true, factor);

@@ -1,6 +1,7 @@
 /*
- * Shared slots: a rank stores its packets once, into host memory of its own, and every peer that has
- * no other way reads them there. So nobody but the writer stores there, and the writer re-arms:
+ * Shared slots: a rank stores its packets into host memory of its own, once but for small messages of
+ * one-shot, and every peer that has no other way reads them there. So nobody but the writer stores
+ * there, and the writer re-arms:
  *
  * Sentinel: operation k of the family uses generation k mod 4 and re-arms what k-2 stored; the extents
  *   of the last two operations are kept beside the cells. When a rank begins k, every rank has ended
@@ -42,8 +43,8 @@ struct llane_rearming {
 enum { LLANE_REARMED_FIRST = 512 }; /* largest message, in packets, that is small */
 
 template <class P>
-LLANE_DEVICE struct llane_rearming
-llane_shared_rearming(const struct llane_all_reduce_args &args, uint32_t op)
+LLANE_DEVICE struct llane_rearming llane_shared_rearming(const struct llane_all_reduce_args &args,
+                                                         uint32_t op)
 {
     if (P::IS_LL || args.shared == 0)
         return {NULL, 0, 0};
