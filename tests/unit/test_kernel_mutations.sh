@@ -25,6 +25,21 @@ NO_REARM | reuse:one_shot_sentinel__* reuse:two_shot_sentinel__* | packets | s/l
 REARM_WHOLE | reuse:one_shot_sentinel__* | one_shot | s/(rearm.*?|)(if \(r != args\.rank && !llane_is_shared<HAS_SHARED>\(args, r\))(\)\s*S::P::rearm)/$1$2 \&\& i < args.count \/ (S::W * S::T::LANES)$3/s
 REARM_SUMS_ONLY | reuse:two_shot_sentinel__* | two_shot | s/if \(i < length<S>\(plan, r\)\)/if (false)/
 EARLY_SUM | reuse:two_shot_ll__* reuse:two_shot_sentinel__* | combine | s/(address\(base \+ g\); \},\s*)others,/$1others & (others - 1),/
+SINGLE_NO_REARM | reuse:one_shot_sentinel__* | one_shot_single | s/P::rearm\(from\[s\] \+ generation\);/(void)s;/
+SINGLE_ONE_GENERATION | reuse:one_shot_ll__* reuse:one_shot_sentinel__* | one_shot_single | s/op & 1 \? args\.slot_bytes : 0/0/
+SINGLE_EARLY_SUM | reuse:one_shot_ll__* reuse:one_shot_sentinel__* reuse:one_shot__packet* | one_shot_single | s/is_here = is_here & P::is_here/is_here = P::is_here/
+SINGLE_CLEAN_OWN | reuse:kernels__stripe_goes_round* | one_shot_single | s/return packet < n_packets;/return false;/
+SINGLE_SPARE_ALL | reuse:kernels__stripe_goes_round* | one_shot_single | s/return packet < n_packets;/return true;/
+COPIES_ONE_FOR_ALL | shared:shared_one_shot_sentinel__* shared:shared_one_shot_ll__* | one_shot | s/\(uint64_t\)stride \* s \* LLANE_PACKET_BYTES,/0 * s,/
+COPIES_BEYOND_ROOM | shared:shared__stripe_goes_round* shared:shared_one_shot_sentinel__* | one_shot | s/\(uint64_t\)\(n_ranks - 1\) \* stride \* LLANE_PACKET_BYTES > args\.shared_slot_bytes/false/
+COPIES_SHORT_EXTENT | shared:shared_one_shot_sentinel__* | one_shot | s/stride == 0 \? n_packets : \(n_ranks - 1\) \* stride/n_packets/
+COPIES_SPARE_PRIVATE | shared:shared__stripe_goes_round* | one_shot | s/(packet % stride < n_packets) &&\s*llane_is_shared[^;]*;/$1;/
+COPIES_SPARE_PADDING | shared:shared__stripe_goes_round* | one_shot | s/packet % stride < n_packets &&//
+COPIES_CLEAN_OWN | shared:shared__stripe_goes_round* | one_shot | s/return s < n_ranks - 1 && packet % stride < n_packets/return s < 1 \&\& packet % stride < n_packets/
+LATE_REARM_LEFT | shared:shared_sentinel__large* | one_shot | s/(i = next;\s*\}\s*if constexpr \(HAS_SHARED\)\s*)llane_shared_rearm<typename S::P>\(&rearming, UINT32_MAX\);/$1;/
+LATE_REARM_NONE | shared:shared_sentinel__large* | one_shot | s/HAS_SHARED && n_packets > LLANE_REARMED_FIRST/false/
+LATE_REARM_LEFT_TWO | shared:shared_sentinel__large* | two_shot | s/llane_shared_rearm<typename S::P>\(rearming, UINT32_MAX\);//
+LATE_REARM_NONE_TWO | shared:shared_sentinel__large* | two_shot | s/HAS_SHARED && plan\.n_packets > LLANE_REARMED_FIRST/false/
 SHARED_TWO_GENERATIONS | shared:shared_one_shot_sentinel__* shared:shared_two_shot_sentinel__* | shared | s/LLANE_SHARED_GENERATIONS - 1u/1u/
 SHARED_NO_REARM | shared:shared_one_shot_sentinel__* shared:shared_two_shot_sentinel__* | shared | s/P::rearm\(rearming->slot[^;]*;//
 SHARED_LAST | shared:shared_one_shot_sentinel__* | shared | s/\.before_last/.last/

@@ -132,8 +132,8 @@ static void shared_sentinel__large_messages__no_slot_reused_too_early(void **sta
         struct run *run = run_create(team, 1150);
 
         for (uint32_t i = 0; i < 48; i++)
-            run_add(run, LLANE_TYPE_F32, i / 3 % 2 ? LLANE_TWO_SHOT : LLANE_ONE_SHOT, LLANE_SENTINEL,
-                    LLANE_OP_SUM, i % 4 == 3 ? 1 + i : 4000 - i);
+            run_add(run, LLANE_TYPE_F32, i / 3 % 2 ? LLANE_TWO_SHOT : LLANE_ONE_SHOT,
+                    LLANE_SENTINEL, LLANE_OP_SUM, i % 4 == 3 ? 1 + i : 4000 - i);
         run_shared(run, false);
         team_destroy(team);
     }
