@@ -1,7 +1,7 @@
 /*
  * Proves on a GPU with a real NCCL that all-reduces captured in child graphs, in a conditional graph's
- * body, in an updated graph and by the relaxed, the thread's and the global capture mode do what NCCL
- * does there, which may be to refuse. RANK, WORLD_SIZE and RANKS_DIR (an empty folder) come from the
+ * body, in an updated graph, on two streams, on one of high priority and by the relaxed, the thread's and
+ * the global capture mode do what NCCL does there, which may be to refuse. RANK, WORLD_SIZE and RANKS_DIR (an empty folder) come from the
  * caller, as does whether llane is there: both runs must print the same.
  */
 #include "emu/ranks.c"
@@ -117,6 +117,62 @@ static void child_graph(ncclComm_t comm, size_t count)
     (void)cudaGetLastError();
 }
 
+/* Calls in turns on two streams of one capture: their order is that of the calls. */
+static void forked_graph(ncclComm_t comm)
+{
+    cudaStream_t other;
+    cudaEvent_t event;
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    RANKS_CHECK(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking));
+    RANKS_CHECK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+    RANKS_CHECK(cudaStreamBeginCapture(g.stream, cudaStreamCaptureModeRelaxed));
+    RANKS_CHECK(sum(comm, COUNT));
+    RANKS_CHECK(sum(comm, COUNT));
+    RANKS_CHECK(cudaEventRecord(event, g.stream));
+    RANKS_CHECK(cudaStreamWaitEvent(other, event, 0));
+    RANKS_CHECK(sum(comm, COUNT));
+    RANKS_CHECK(ncclAllReduce(g.in, g.out, COUNT, ncclFloat32, ncclSum, comm, other));
+    RANKS_CHECK(sum(comm, COUNT));
+    RANKS_CHECK(cudaEventRecord(event, other));
+    RANKS_CHECK(cudaStreamWaitEvent(g.stream, event, 0));
+    RANKS_CHECK(cudaStreamEndCapture(g.stream, &graph));
+    RANKS_CHECK(cudaGraphInstantiate(&exec, graph, 0));
+    replay("forked graph", exec, COUNT);
+    RANKS_CHECK(cudaGraphExecDestroy(exec));
+    RANKS_CHECK(cudaGraphDestroy(graph));
+    RANKS_CHECK(cudaEventDestroy(event));
+    RANKS_CHECK(cudaStreamDestroy(other));
+}
+
+/* Kernels keep the priority of the stream that captured them. */
+static void priorities(ncclComm_t comm)
+{
+    enum { MOST = 64 };
+    int least, greatest, n_others = 0;
+    cudaStream_t before = g.stream;
+    cudaGraphNode_t nodes[MOST];
+    size_t n = MOST;
+    RANKS_CHECK(cudaDeviceGetStreamPriorityRange(&least, &greatest));
+    RANKS_CHECK(cudaStreamCreateWithPriority(&g.stream, cudaStreamNonBlocking, greatest));
+    cudaGraph_t graph = capture(comm, COUNT, cudaStreamCaptureModeRelaxed);
+    RANKS_CHECK(cudaGraphGetNodes(graph, nodes, &n));
+    for (size_t i = 0; i < n; i++) {
+        enum cudaGraphNodeType type;
+        union cudaLaunchAttributeValue value = {0};
+        RANKS_CHECK(cudaGraphNodeGetType(nodes[i], &type));
+        if (type == cudaGraphNodeTypeKernel) {
+            RANKS_CHECK(
+                cudaGraphKernelNodeGetAttribute(nodes[i], cudaLaunchAttributePriority, &value));
+            n_others += value.priority != greatest;
+        }
+    }
+    say("priorities: kernels of another", n_others);
+    RANKS_CHECK(cudaGraphDestroy(graph));
+    RANKS_CHECK(cudaStreamDestroy(g.stream));
+    g.stream = before;
+}
+
 /* A second capture of the same calls updates what the first became, as programs do whose shapes vary. */
 static void updated_graph(ncclComm_t comm)
 {
@@ -208,6 +264,8 @@ int main(void)
     child_graph(comm, COUNT);
     child_graph(comm, LARGE);
     updated_graph(comm);
+    forked_graph(comm);
+    priorities(comm);
     RANKS_CHECK(ncclCommDestroy(comm));
     conditional_graph();
     printf("rank %d: %s\n", g.rank, g.n_wrong ? "WRONG" : "ok");
