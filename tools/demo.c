@@ -267,9 +267,15 @@ static int print_table(const struct shared *shared, const struct route_log *log,
     for (int s = 0; s < N_SIZES; s++) {
         float slowest = 0;
         uint64_t wrong = 0;
+        int is_missing = 0;
         for (int r = 0; r < n_ranks; r++) {
             slowest = shared->us[r][s] > slowest ? shared->us[r][s] : slowest;
-            wrong += shared->wrong[r][s] + (shared->n_done[r] <= s);
+            wrong += shared->wrong[r][s];
+            is_missing |= shared->n_done[r] <= s;
+        }
+        if (is_missing && !wrong) {
+            printf("%9zu  a rank did not come to its end\n", sizes[s]);
+            return 1;
         }
         printf("%9zu  ", sizes[s]);
         if (is_timed) {
