@@ -55,6 +55,9 @@ same global_captures 2 -e '*:EMU_CAPTURE=global' --
 carried
 report $? global_captures__the_lane_carried_calls
 
+# What waits for an operation waits until its stream says that it has ended.
+same ends_late 2 -e '*:EMU_END_US=3000' -- ends ends_wait
+
 same abort 2 -- abort_beside_a_spinning_kernel # cases.md 34
 
 # ---- nothing waits inside a call: cases.md 33 ----

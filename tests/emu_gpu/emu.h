@@ -22,6 +22,9 @@ struct CUstream_st;
 /* Runs fn(arg) on the stream's worker in order (captured like any other work; then `arg` must live
  * as long as the graph). It may block, as a NCCL kernel may. */
 int llane_emu_host_call(struct CUstream_st *stream, void (*fn)(void *arg), void *arg);
+/* Then ended(arg), once the stream says of the call that it has ended; later work need not wait for it. */
+int llane_emu_host_call_then(struct CUstream_st *stream, void (*fn)(void *arg),
+                             void (*ended)(void *arg), void *arg);
 
 /* Nodes that a CUDA graph would have: work, external waits and records; not what orders streams. */
 struct CUgraphExec_st;
@@ -67,7 +70,8 @@ void llane_emu_store4(void *to, uint32_t value);
  * and the tearing. EMU_FAIL="ipc_open,malloc,kernel_load" makes those calls fail in this process;
  * "primary" makes the current context one of the program's own. EMU_CC=80: compute capability 8.0.
  * EMU_NODES=0011: the NUMA node of each physical device. EMU_RANGES=1: says where ranges begin and end.
- * EMU_CAPTURE=thread, global or relaxed: the mode that captures begin in.
+ * EMU_CAPTURE=thread, global or relaxed: the mode that captures begin in. EMU_END_US: how much later than
+ * it did an operation has ended for whoever asks its stream.
  */
 
 #ifdef __cplusplus

@@ -246,6 +246,8 @@ static void parse_capture(void)
 static void parse_environment(void)
 {
     const char *seed = getenv("EMU_SEED"), *peers = getenv("EMU_MAX_PEERS");
+    const char *end_us = getenv("EMU_END_US");
+    config.end_us = end_us ? (uint32_t)strtoul(end_us, NULL, 10) : 0;
     config.max_peers = peers ? atoi(peers) : EMU_MAX_DEVICES;
     config.seed = seed ? strtoull(seed, NULL, 0) : 1;
     parse_devices();

@@ -53,6 +53,7 @@ struct emu_config {
     int max_peers;                      /* that a device can reach, as EMU_MAX_PEERS says */
     char fail[256];                     /* EMU_FAIL with a comma at both ends */
     enum emu_capture_mode capture_mode; /* that captures begin in */
+    uint32_t end_us; /* from an operation's last act to the stream's word of it */
 };
 
 /* Parsed at the first call into the library. */
@@ -196,6 +197,7 @@ struct emu_op {
         } copy;
         struct {
             void (*fn)(void *arg);
+            void (*ended)(void *arg); /* or NULL */
             void *arg;
         } host;
         struct emu_position wait;

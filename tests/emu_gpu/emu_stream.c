@@ -7,6 +7,7 @@
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum {
     STREAM_MAGIC = 0x53545245,
@@ -237,11 +238,20 @@ static void *worker_main(void *arg)
         uint64_t seq = stream->completed + 1;
         pthread_mutex_unlock(&stream->mutex);
         run_op(stream, op, seq);
+        void (*ended)(void *) = op->kind == EMU_OP_HOST_CALL ? op->u.host.ended : NULL;
+        void *arg = ended ? op->u.host.arg : NULL;
         free(op);
+        if (emu_config()->end_us)
+            usleep(emu_config()->end_us);
         pthread_mutex_lock(&stream->mutex);
         stream->completed = seq;
         if (stream->n_waiters > 0)
             pthread_cond_broadcast(&stream->done);
+        if (ended) {
+            pthread_mutex_unlock(&stream->mutex);
+            ended(arg);
+            pthread_mutex_lock(&stream->mutex);
+        }
     }
     pthread_mutex_unlock(&stream->mutex);
     free(emu_worker()->delayed);
@@ -412,6 +422,12 @@ int llane_gpu_memcpy_async(void *to, const void *from, size_t bytes, struct CUst
 
 int llane_emu_host_call(struct CUstream_st *handle, void (*fn)(void *arg), void *arg)
 {
+    return llane_emu_host_call_then(handle, fn, NULL, arg);
+}
+
+int llane_emu_host_call_then(struct CUstream_st *handle, void (*fn)(void *arg),
+                             void (*ended)(void *arg), void *arg)
+{
     struct CUstream_st *stream = emu_stream_resolve(handle);
     if (!stream)
         return LLANE_EGPU;
@@ -419,6 +435,7 @@ int llane_emu_host_call(struct CUstream_st *handle, void (*fn)(void *arg), void 
     if (!op)
         return LLANE_EGPU;
     op->u.host.fn = fn;
+    op->u.host.ended = ended;
     op->u.host.arg = arg;
     return emu_issue(stream, op);
 }

@@ -141,10 +141,11 @@ struct fake_link {
 struct fake_work {
     struct fake_link *link;
     struct fake_op *ops; /* one collective, or the sends and receives of a group */
-    bool is_captured;
 };
-/* move.c. Runs on the stream's worker. */
+/* move.c. Both run on the stream's worker. */
 void fake_work_run(void *work);
+/* Of eager work, once its stream says that it is over: until then ncclCommDestroy waits, as NCCL's does. */
+void fake_work_end(void *work);
 void fake_work_free(struct fake_work *work);
 /* comm.c */
 void fake_link_release(struct fake_link *link);

@@ -221,12 +221,15 @@ void fake_work_run(void *arg)
     } else {
         run_pairwise(link, work->ops);
     }
-    bool is_captured = work->is_captured;
-    if (!is_captured)
-        fake_work_free(work);
     atomic_store(&link->busy, 0);
-    if (!is_captured)
-        atomic_fetch_sub(&link->in_flight, 1); /* the last touch: fake_comm_drain waits for it */
+}
+
+void fake_work_end(void *arg)
+{
+    struct fake_work *work = arg;
+    struct fake_link *link = work->link;
+    fake_work_free(work);
+    atomic_fetch_sub(&link->in_flight, 1); /* the last touch: fake_comm_drain waits for it */
 }
 
 void fake_work_free(struct fake_work *work)

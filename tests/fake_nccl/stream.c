@@ -148,7 +148,6 @@ ncclResult_t fake_launch(struct ncclComm *comm, struct fake_op *ops)
         goto out;
     if ((r = llane_gpu_capture_id(stream, &capture)) != 0)
         goto restore;
-    work->is_captured = capture != 0;
     if (has_others && !order->join && (r = llane_gpu_event_create(0, &order->join)) != 0)
         goto restore;
     if (has_others && (r = join_streams(order, ops, false)) != 0)
@@ -157,7 +156,7 @@ ncclResult_t fake_launch(struct ncclComm *comm, struct fake_op *ops)
         goto restore;
     if (!capture)
         atomic_fetch_add(&comm->link->in_flight, 1);
-    r = llane_emu_host_call(stream, fake_work_run, work);
+    r = llane_emu_host_call_then(stream, fake_work_run, capture ? NULL : fake_work_end, work);
     if (r != 0) {
         if (!capture)
             atomic_fetch_sub(&comm->link->in_flight, 1);
