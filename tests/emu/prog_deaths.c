@@ -137,6 +137,17 @@ static int is_free(void)
     return strncmp(g.what, "free_", 5) == 0;
 }
 
+static int is_end(void)
+{
+    return strncmp(g.what, "end_", 4) == 0;
+}
+
+/* While the others' kernels wait. */
+static int is_death(void)
+{
+    return is("kill") || is("crash") || is("quit") || is("children") || is("stopped") || is_end();
+}
+
 /* Its sum is the communicator's only one. */
 static void open_other(void)
 {
@@ -198,16 +209,14 @@ static void suffer(void)
     pid_t pid = getpid();
     if (is("children"))
         leave_child();
-    if (is("abort") || is_free()) {
+    if (is("abort") || is_free() || is_death()) {
         ranks_barrier("called");
-        sleep_ms(50);
+        sleep_ms(50 + getpid() % 100); /* at any moment between two looks of the others */
     }
     ranks_publish("pid", &pid, sizeof(pid));
     say_when();
-    if (strncmp(g.what, "end_", 4) == 0)
-        sleep_ms(100); /* the others are in the call that waits, or soon will be */
     if (is("kill") || is("free_kill") || is("free_shadow") || is("children") || is("stopped") ||
-        strncmp(g.what, "end_", 4) == 0)
+        is_end())
         raise(SIGKILL);
     if (is("crash"))
         abort();
@@ -408,6 +417,7 @@ static void let_go_on(void)
 static void end_though_dead(void)
 {
     make_needing_call();
+    ranks_barrier("called");
     RANKS_CHECK(is("end_destroy") ? ncclCommDestroy(g.comm) : ncclCommFinalize(g.comm));
     int is_done = 0;
     RANKS_CHECK(llane_gpu_stream_query(g.stream, &is_done));
@@ -422,7 +432,7 @@ static void end_though_dead(void)
 static void live_on(void)
 {
     double from_ms = now_ms();
-    if (strncmp(g.what, "end_", 4) == 0)
+    if (is_end())
         end_though_dead();
     if (is_free()) {
         free_and_abort();
@@ -444,14 +454,13 @@ static void live_on(void)
         from_ms = now_ms();
     }
     make_needing_call();
-    if (is("abort"))
+    if (is("abort") || is_death())
         ranks_barrier("called");
     if (is("late") || is("late_graph")) {
         sleep_ms(500);
         expect(error() == ncclSuccess, "an error before LLANE_TIMEOUT_S");
     }
-    int is_death = is("kill") || is("crash") || is("quit") || is("children") || is("stopped");
-    see_error_and_abort(is_death || is("abort") ? when() : from_ms);
+    see_error_and_abort(is_death() || is("abort") ? when() : from_ms);
     if (is("children")) {
         pid_t child;
         ranks_fetch("child", &child, sizeof(child));
