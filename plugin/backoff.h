@@ -46,12 +46,18 @@ static inline int64_t llane_now_ms(void)
 /* For a lock whose holder may not come back from the driver. 0: it is held. */
 static inline int llane_lock_within(pthread_mutex_t *lock, long ms)
 {
+#ifdef __SANITIZE_THREAD__ /* gcc 12's knows no pthread_mutex_clocklock: the lock would be none */
+    clockid_t clock = CLOCK_REALTIME;
+#else
+    clockid_t clock = CLOCK_MONOTONIC;
+#endif
     struct timespec deadline;
-    clock_gettime(CLOCK_REALTIME, &deadline);
+    clock_gettime(clock, &deadline);
     deadline.tv_nsec += ms % 1000 * 1000000;
     deadline.tv_sec += ms / 1000 + deadline.tv_nsec / 1000000000;
     deadline.tv_nsec %= 1000000000;
-    return pthread_mutex_timedlock(lock, &deadline);
+    return clock == CLOCK_REALTIME ? pthread_mutex_timedlock(lock, &deadline)
+                                   : pthread_mutex_clocklock(lock, clock, &deadline);
 }
 
 /* Relaxed: the flag carries no data, it only ends a wait. NULL is "never". */
