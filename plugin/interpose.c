@@ -51,7 +51,7 @@ static struct {
     char path[sizeof llane_nccl_copies[0].path];
     const char *why;
 } refused; /* the last object that was left alone, for the log line */
-static int is_embedded_said, is_surplus_said, is_processor_said;
+static int is_embedded_said, is_surplus_said, is_processor_said, are_own_calls_said;
 
 /* The dynamic linker's count of loads and unloads when the last scan began. Relaxed: a stale value
  * costs a needless scan, and the thread that loaded an object sees its own count move. */
@@ -402,6 +402,14 @@ static void say_copy_left_alone(const struct copy *copy)
     }
 }
 
+static void say_own_calls_may_come(void)
+{
+    if (!are_own_calls_said) {
+        LLANE_WARN("%s %s: what NCCL calls of itself may come to llane", refused.path, refused.why);
+    }
+    are_own_calls_said = 1;
+}
+
 static void say_what_was_left_alone(const char *embedded_path, uint32_t n_refused_before)
 {
     if (n_refused > n_refused_before) {
@@ -475,7 +483,7 @@ void llane_interpose_scan(void)
         n_refused = 0;
         for (uint32_t c = 0; c < n_copies; c++) {
             if (copies[c].is_redirected && keep_own_slots(&copies[c])) {
-                n_refused++;
+                say_own_calls_may_come(); /* too late to leave it alone: communicators may exist */
             }
         }
         dl_iterate_phdr(redirect_object, &n_refused);

@@ -9,7 +9,8 @@
  * Before that libnccl's own slots of those names are bound to the originals, whatever they lead to:
  * NCCL calls some of its public functions itself (ncclCommGetAsyncError wherever it asks whether a
  * communicator is ready), also while llane waits for its answer with a lock held. Where that is
- * refused the copy is left alone: nothing of it is rewritten, and exported calls pass straight on.
+ * refused the copy is left alone: nothing of it is rewritten, and exported calls pass straight on. (Where
+ * it is refused later, for a slot that a resolver has filled meanwhile, that is said.)
  * Left alone: lazy slots nobody has used yet (1 covers them), slots bound to a pncclX (tools that
  * want the original), llane's own, instructions. An object's slots are
  * redirected all or none: one that keeps NCCL's GroupEnd beside our AllReduce would never launch.

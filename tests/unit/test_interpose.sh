@@ -287,6 +287,9 @@ own "two libnccls" "none-kept redirected-too" "$libnccl" \
 own "a slot that a resolver fills late" "not-again" "$libnccl" "$out/loose own_late $tuner $libnccl"
 own "refused slots leave every caller alone" "symbols-anyway" "$libnccl" \
     "$out/loose refused_own $tuner $libnccl $out/lazy.so"
+says "slots refused when a resolver has filled one: redirected all the same, and said so" 1 \
+    "/libnccl.so.2 could not be made writable: .* may come to llane$" \
+    "$out/loose" refused_late "$out/libnccl-tuner-llane.so" "$libnccl" "$out/lazy.so"
 # Exported calls stay in force, but must not be entered again from inside NCCL.
 mkdir "$out/many-slots"
 nccl "$out/many-slots/libnccl.so.2" libnccl.so.2 22809 -DCOPY_SLOTS=300
