@@ -5,31 +5,19 @@
 # The plugin here is made of the built modules with a recording stand-in for calls.c.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
+# shellcheck source=tests/tap.bash
+. tests/tap.bash
 build=${LLANE_BUILD:?set by make test}
 out=$build/fixtures/interpose
 cc=${CC:-gcc}
 rm -rf "$out" && mkdir -p "$out/shared-page" || exit 1
 
-number=0 failed=0
-# report NAME STATUS OUTPUT
-report() {
-    number=$((number + 1))
-    if [ "$2" -eq 0 ]; then
-        echo "ok $number - $1"
-    elif [ "$2" -eq 77 ]; then
-        echo "ok $number - $1 # SKIP $3"
-    else
-        echo "# ${3//$'\n'/$'\n# '}"
-        echo "not ok $number - $1"
-        failed=1
-    fi
-}
 # check NAME COMMAND...: it must exit 0.
 check() {
     local output name=$1
     shift
     output=$(timeout 60 "$@" 2>&1)
-    report "$name" $? "$output"
+    report $? "$name" "$output"
 }
 # says NAME TIMES PATTERN COMMAND...: it must exit 0 and print the pattern in so many lines.
 says() {
@@ -38,7 +26,7 @@ says() {
     output=$(timeout 60 "$@" 2>&1)
     status=$?
     [ "$status" -ne 0 ] || [ "$(grep -c -e "$pattern" <<<"$output")" -eq "$times" ] || status=1
-    report "$name" $status "$output"
+    report $status "$name" "$output"
 }
 
 flags=(-std=gnu11 -O1 -g -Wall -Wextra -Wno-unused-parameter -Werror -D_GNU_SOURCE -Iext-headers -Iplugin -Ikernels -Itests/fixtures
@@ -175,12 +163,12 @@ run_own() {
 own() {
     local output
     output=$(run_own "$out" "$3" "$4")
-    report "NCCL's own calls: $1" $? "$output"
+    report $? "NCCL's own calls: $1" "$output"
     own_cases+=("$1|$2|$3|$4")
 }
 # caught MUTANT PERL: of interpose.c, by every case that names it.
 caught() {
-    local folder=$out/mutant-$1 entry name mutants libnccl command status n=0 skipped=0 output=
+    local folder=$out/mutant-$1 entry name mutants libnccl command status n_caught=0 skipped=0 output=
     mkdir "$folder"
     if ! perl -0pe "$2" plugin/interpose.c >"$folder/interpose.c" ||
         cmp -s plugin/interpose.c "$folder/interpose.c"; then
@@ -196,17 +184,17 @@ caught() {
         if [ $status -eq 77 ]; then
             skipped=$((skipped + 1))
         elif [ $status -eq 1 ] && grep -q '^tests/fixtures/' "$folder/said"; then
-            n=$((n + 1)) # a check of the program's failed, nothing else
+            n_caught=$((n_caught + 1)) # a check of the program's failed, nothing else
         else
             output+="not by: $name"$'\n'
         fi
     done
     status=1
     if [ -z "$output" ]; then
-        [ $n -eq 0 ] || status=0
-        [ $n -gt 0 ] || [ $skipped -eq 0 ] || status=77
+        [ $n_caught -eq 0 ] || status=0
+        [ $n_caught -gt 0 ] || [ $skipped -eq 0 ] || status=77
     fi
-    report "mutant $1 of interpose.c is caught, cases: $n" $status "$output"
+    report $status "mutant $1 of interpose.c is caught, cases: $n_caught" "$output"
 }
 # has_slots LIBNCCL KIND: its own calls do go through slots, of the kinds that nccl_copy.c says.
 has_slots() {
@@ -234,7 +222,7 @@ for kind in "${kinds[@]}"; do
     libnccl=$out/nccl-$name/libnccl.so.2
     nccl "$libnccl" libnccl.so.2 22809 "${link[@]}"
     has_slots "$libnccl" "$slot"
-    report "NCCL $name calls itself through slots of each kind" $? "$(readelf -rW "$libnccl")"
+    report $? "NCCL $name calls itself through slots of each kind" "$(readelf -rW "$libnccl")"
 
     # Without the fix a slot leads to a hook if it is not bound when llane comes, or was bound to
     # llane's exported call; one that leads to NCCL already must be left so.
@@ -346,5 +334,4 @@ for program in static static-exported; do
         "$out/$program" static_nccl "$plugin" none
 done
 
-echo "1..$number"
-exit $failed
+echo "1..$n"

@@ -5,25 +5,13 @@
 # NCCL_WHEEL="PACKAGE VERSION" names.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
+# shellcheck source=tests/tap.bash
+. tests/tap.bash
 build=${LLANE_BUILD:?set by make test}
 out=$build/fixtures/nccl_abi
 cache=$build/../wheels
 cc=${CC:-gcc}
 mkdir -p "$out" "$cache" || exit 1
-
-number=0 failed=0
-report() { # NAME STATUS TEXT
-    number=$((number + 1))
-    case $2 in
-    0) echo "ok $number - $1" ;;
-    77) echo "ok $number - $1 # SKIP $3" ;;
-    *)
-        echo "# ${3//$'\n'/$'\n# '}"
-        echo "not ok $number - $1"
-        failed=1
-        ;;
-    esac
-}
 
 flags=(-std=gnu11 -Wall -Wextra -Werror -Iplugin)
 "$cc" "${flags[@]}" -DLLANE_OWN -Iext-headers tests/fixtures/nccl_abi.c -o "$out/own" || exit 1
@@ -38,15 +26,15 @@ done
 compare() {
     local output
     if [ -z "$cuda" ]; then
-        report "$1" 77 "no cuda_runtime.h, which nccl.h includes"
+        report 77 "$1" "no cuda_runtime.h, which nccl.h includes"
     elif ! output=$("$cc" "${flags[@]}" -isystem "$2" -isystem "$cuda" tests/fixtures/nccl_abi.c \
         -o "$out/real" 2>&1); then
-        report "$1" 1 "$output"
+        report 1 "$1" "$output"
     else
         "$out/real" | sort >"$out/real.txt"
         output=$(comm -13 "$out/own.txt" "$out/real.txt")
         [ -s "$out/real.txt" ] || output="the header says nothing"
-        report "$1" "$([ -z "$output" ] && echo 0 || echo 1)" "nccl.h says: $output"
+        report "$([ -z "$output" ] && echo 0 || echo 1)" "$1" "nccl.h says: $output"
     fi
 }
 
@@ -58,7 +46,7 @@ for folder in "${NCCL_HOME:-}/include" "$cuda" /usr/local/include /usr/include; 
         compare "installed nccl.h, $(sed -n 's/^#define NCCL_VERSION_CODE //p' "$header")" "$folder"
     fi
 done
-[ -n "$seen" ] || report "installed nccl.h" 77 "none in NCCL_HOME, CUDA_HOME or the system"
+[ -n "$seen" ] || report 77 "installed nccl.h" "none in NCCL_HOME, CUDA_HOME or the system"
 
 for wheel in "nvidia-nccl-cu12 2.19.3" "nvidia-nccl-cu13 newest" ${NCCL_WHEEL:+"$NCCL_WHEEL"}; do
     read -r package version <<<"$wheel"
@@ -68,11 +56,10 @@ for wheel in "nvidia-nccl-cu12 2.19.3" "nvidia-nccl-cu13 newest" ${NCCL_WHEEL:+"
         if [ $status -eq 0 ]; then
             compare "wheel $wheel" "$found/include"
         else
-            report "wheel $wheel" $status "$found"
+            report $status "wheel $wheel" "$found"
         fi
     else
-        report "wheel $wheel" 77 "not fetched; LLANE_TEST_WHEELS=1 does"
+        report 77 "wheel $wheel" "not fetched; LLANE_TEST_WHEELS=1 does"
     fi
 done
-echo "1..$number"
-exit $failed
+echo "1..$n"

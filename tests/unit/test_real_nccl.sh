@@ -5,25 +5,13 @@
 # NCCL_WHEEL="PACKAGE VERSION" names. Wheels are fetched into the build folder once. Reports TAP.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
+# shellcheck source=tests/tap.bash
+. tests/tap.bash
 build=${LLANE_BUILD:?set by make test}
 out=$build/fixtures/real_nccl
 cache=$build/../wheels
 cc=${CC:-gcc}
 mkdir -p "$out" "$cache" || exit 1
-
-number=0 failed=0
-report() { # NAME STATUS TEXT
-    number=$((number + 1))
-    case $2 in
-    0) echo "ok $number - $1" ;;
-    77) echo "ok $number - $1 # SKIP $3" ;;
-    *)
-        echo "# ${3//$'\n'/$'\n# '}"
-        echo "not ok $number - $1"
-        failed=1
-        ;;
-    esac
-}
 
 case ${LLANE_V:-} in
 asan | tsan)
@@ -53,27 +41,27 @@ loads() {
         name="$1 loads llane, program bound $binding"
         output=$("$cc" "${flags[@]}" tests/fixtures/{real_nccl,caller}.c -o "$out/program-$binding" \
             "$library" -Wl,-rpath,"$(dirname "$library")" -Wl,-z,relro,-z,$binding -ldl 2>&1) || {
-            report "$name" 1 "$output"
+            report 1 "$name" "$output"
             continue
         }
         output=$(NCCL_ENV_PLUGIN=$plugin NCCL_DEBUG=INFO timeout 60 "$out/program-$binding" \
             "$plugin" 2>&1) || {
-            report "$name" 1 "$output"
+            report 1 "$name" "$output"
             continue
         }
         version=$(sed -n 's/^version //p' <<<"$output")
         version=$((version / 10000)).$((version / 100 % 100)).$((version % 100))
         # Where NCCL opened it, llane has NCCL's logger and says so; the program has checked the rest.
-        report "$name ($version)" "$(keeps_own "$library" "$output" && {
+        report "$(keeps_own "$library" "$output" && {
             ! grep -q -a NCCL_ENV_PLUGIN "$library" || [ "$(grep -cE \
                 "door env, NCCL $version at .*libnccl\.so\.2, [1-9][0-9]* call sites redirected" \
                 <<<"$output")" -eq 1 ]
-        } && echo 0 || echo 1)" "$output"
+        } && echo 0 || echo 1)" "$name ($version)" "$output"
     done
     # Bound at load, its own slots lead to llane's exported calls until llane's constructor runs.
     output=$(LD_PRELOAD=$plugin LD_BIND_NOW=1 timeout 60 "$out/program-now" "$plugin" 2>&1) &&
         keeps_own "$library" "$output"
-    report "$1 bound at load, llane preloaded" $? "$output"
+    report $? "$1 bound at load, llane preloaded" "$output"
 }
 
 installed=
@@ -82,25 +70,24 @@ for folder in "${NCCL_HOME:-}"/lib{,64} "${CUDA_HOME:-/usr/local/cuda}"/lib{,64}
     [ -n "$installed" ] || [ ! -e "$folder/libnccl.so.2" ] || installed=$folder/libnccl.so.2
 done
 if [ -z "$installed" ]; then
-    report "the installed NCCL" 77 "no libnccl.so.2 in NCCL_HOME, CUDA_HOME or the system"
+    report 77 "the installed NCCL" "no libnccl.so.2 in NCCL_HOME, CUDA_HOME or the system"
 else
     loads "the installed NCCL" "$installed"
 fi
 
 if [ "$(uname -m)" != x86_64 ] && [ "$(uname -m)" != aarch64 ]; then
-    report "the newest NCCL" 77 "no wheel for $(uname -m)"
+    report 77 "the newest NCCL" "no wheel for $(uname -m)"
 elif found=$(tests/fixtures/nccl_wheel.sh nvidia-nccl-cu13 newest "$cache"); then
     loads "the newest NCCL" "$found/lib/libnccl.so.2"
 else
-    report "the newest NCCL" 77 "$found"
+    report 77 "the newest NCCL" "$found"
 fi
 if [ -n "${NCCL_WHEEL:-}" ]; then
     read -r package version <<<"$NCCL_WHEEL"
     if found=$(tests/fixtures/nccl_wheel.sh "$package" "$version" "$cache"); then
         loads "$NCCL_WHEEL" "$found/lib/libnccl.so.2"
     else
-        report "$NCCL_WHEEL" 1 "$found"
+        report 1 "$NCCL_WHEEL" "$found"
     fi
 fi
-echo "1..$number"
-exit $failed
+echo "1..$n"
