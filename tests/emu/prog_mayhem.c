@@ -292,6 +292,9 @@ static void run_cycle(int cycle)
 {
     g.phase = MEETING;
     create(cycle);
+    /* Twice: a first group is NCCL's, and its end waits for the lane when all of its sums were issued. Who
+     * dies in that wait is missed by NCCL's next sum alone. */
+    make_sums();
     make_sums();
     g.phase = LIVE;
     for (unsigned i = draw(8); i < 8; i++)
