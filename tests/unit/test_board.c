@@ -170,8 +170,8 @@ static void board__place_taken__second_comer_is_refused(void **state)
     init_ranks(ranks, new_key(), 2);
     memcpy(again, ranks, sizeof(again));
     again[0].args.build = TEST_BUILD + 1; /* even so it must not vote */
+    join_first(&ranks[0]);
     start_rank(&ranks[0], arrive);
-    sleep_ms(20);
     assert_int_equal(llane_board_join(&again[0].args, NULL, &again[0].board), LLANE_EINVAL);
     start_rank(&ranks[1], arrive);
     join_ranks(ranks, 2);
@@ -210,9 +210,10 @@ static void board__late_rank_after_a_no__reads_it_too(void **state)
     (void)state;
     struct test_rank ranks[3];
     init_ranks(ranks, new_key(), 3);
-    start_rank(&ranks[0], linger);
-    sleep_ms(20);
     ranks[1].args.build = TEST_BUILD + 1;
+    join_first(&ranks[0]);
+    start_rank(&ranks[0], linger);
+    join_first(&ranks[1]);
     start_rank(&ranks[1], arrive);
     sleep_ms(100);
     start_rank(&ranks[2], arrive);
@@ -380,6 +381,19 @@ static void *run_helper(void *arg)
     return NULL;
 }
 
+/* Half of the calls go by whatever the helper does. The next one is made with the switch, since S is chosen
+ * once all ranks have posted, and the one after it when S is chosen: there are calls enough beyond it. */
+static void wait_in_the_middle(struct helper *helper, uint64_t call)
+{
+    struct llane_switch *sw;
+    uint64_t s;
+    while (call >= N_CALLS / 2 &&
+           (!(sw = atomic_load_explicit(&helper->published, memory_order_acquire)) ||
+            (call > N_CALLS / 2 && !llane_switch_is_confirmed(sw, &s)))) {
+        nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
+    }
+}
+
 /* The user's calls go on while the helper sets up. */
 static int run_process(void *arg)
 {
@@ -392,6 +406,7 @@ static int run_process(void *arg)
         return 1;
     }
     for (uint64_t call = 1; call <= N_CALLS; call++) {
+        wait_in_the_middle(&helper, call);
         struct llane_switch *sw = atomic_load_explicit(&helper.published, memory_order_acquire);
         int is_live =
             sw != NULL && llane_switch_begin(sw, me->rank.args.rank, call) == LLANE_SWITCH_LIVE;
