@@ -129,7 +129,7 @@ nccl failure__gpu_does_not_answer_on_one_rank__all_inactive 3 "a rank's GPU does
 [ "$(grep -c "inactive: a rank's GPU does not answer" "$out")" = 3 ]
 report $? failure__gpu_does_not_answer_on_one_rank__reason_on_all
 nccl failure__no_device_memory_on_one_rank__all_inactive 3 "no device memory for staging" \
-    -e 2:EMU_FAIL=host_alloc -- --counts 9
+    -e 2:EMU_FAIL=host_register,host_alloc -- --counts 9
 # A build of its own: the same object with another build id.
 mkdir "$out.d"
 python3 - "$build/emu/libnccl-tuner-llane.so" "$out.d/libnccl-tuner-llane.so" <<'END'
