@@ -10,9 +10,6 @@
 
 #include "shared.cuh"
 
-/* Up to so many packets in a message, each reader of a shared slot has its own copy. */
-enum { LLANE_COPIED_PACKETS = 256, LLANE_LINE_PACKETS = 8 };
-
 template <bool HAS_SHARED> struct llane_one_shot_of {
     /* Code of its own for LLANE_FLAG_PLAIN, and for a packet a thread then (one_shot_single.cuh). */
     enum { HAS_PLAIN = 1, HAS_SINGLE = !HAS_SHARED };

@@ -7,6 +7,7 @@
 
 #include "bench.h"
 #include "gpu.h"
+#include "table.h"
 
 static float larger(float a, float b)
 {
@@ -81,9 +82,10 @@ struct bench_inside bench_report_inside(const struct bench_report *report, int p
 }
 
 /*
- * A rank stores its packets once, whoever reads them, and re-arms sentinel packets; it reads each
- * packet that is for it once. One-shot: all of every peer; two-shot: of every peer a shard of
- * contributions and a shard of results.
+ * A rank stores its packets once, whoever reads them, and small messages of one-shot once for each reader
+ * (if all copies fit, as they do but for the smallest LLANE_MAX_BYTES); it re-arms sentinel packets, with
+ * what fills up the copies' lines, and reads each packet that is for it once. One-shot: all of every
+ * peer; two-shot: of every peer a shard of contributions and a shard of results.
  */
 struct bench_link_bytes bench_report_link_bytes(const struct bench_report *report, int s)
 {
@@ -92,18 +94,23 @@ struct bench_link_bytes bench_report_link_bytes(const struct bench_report *repor
     int is_sentinel = strstr(route, "sentinel") != NULL;
     uint64_t payload = is_sentinel ? 16 : 8;
     uint64_t packets = (report->options->sizes[s] + payload - 1) / payload;
-    uint64_t shard = (packets + n - 1) / n, stored, taken;
+    uint64_t shard = (packets + n - 1) / n, stored, armed, taken;
     if (!report->is_lane[s] || !strstr(report->log->lane, "over host memory,")) {
         return (struct bench_link_bytes){0};
     }
     if (strstr(route, "one-shot")) {
-        stored = packets;
+        int is_copied = n > 2 && packets <= LLANE_COPIED_PACKETS;
+        stored = is_copied ? (n - 1) * packets : packets;
+        armed = is_copied ? (n - 1) * ((packets + LLANE_LINE_PACKETS - 1) / LLANE_LINE_PACKETS *
+                                       LLANE_LINE_PACKETS)
+                          : packets;
         taken = (n - 1) * packets;
     } else {
-        stored = n * shard;
+        stored = armed = n * shard;
         taken = 2 * (n - 1) * shard;
     }
-    return (struct bench_link_bytes){.out = 16 * stored * (is_sentinel ? 2 : 1), .in = 16 * taken};
+    return (struct bench_link_bytes){.out = 16 * (stored + (is_sentinel ? armed : 0)),
+                                     .in = 16 * taken};
 }
 
 void bench_format_version(int version, char *text, size_t bytes)
