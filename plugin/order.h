@@ -62,7 +62,7 @@ struct llane_order {
 int llane_order_events_take(int device, struct llane_order_events **out);
 /* NULL is allowed. */
 void llane_order_events_give(struct llane_order_events *events);
-/* The last operation has ended, and no graph can begin another. Not while this thread captures. */
+/* The last operation has ended, and no graph can begin another. On the current device. */
 int llane_order_events_are_idle(struct llane_order_events *events);
 
 void llane_order_init(struct llane_order *order, struct llane_order_events *events,

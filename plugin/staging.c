@@ -8,6 +8,7 @@
 
 #include "backoff.h"
 #include "config.h"
+#include "device.h"
 #include "err.h"
 
 /* An exported allocation is mapped whole by peers; CUDA places small ones inside a 2 MiB block. */
@@ -17,7 +18,8 @@ enum { CELLS_BYTES = sizeof(struct llane_cells) };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct llane_staging *graveyard; /* under lock */
-static uint64_t total_bytes;            /* under lock */
+/* Relaxed: a number of its own. Not under the lock, whose holder may wait for the driver. */
+static _Atomic uint64_t total_bytes;
 
 /* One family's slots of all sources, both generations. */
 static uint64_t region_bytes(uint32_t n_ranks, uint64_t slot_bytes)
@@ -78,17 +80,39 @@ int llane_staging_arm(struct llane_staging *staging, uint32_t n_ranks,
     return err ? err : llane_gpu_stream_synchronize(stream);
 }
 
+/* By any thread that ends a communicator: it may have no context, or one of another device. */
 static int is_idle(const struct llane_staging *s)
 {
-    int is_done = 0;
-    return !llane_gpu_event_query(s->last_probe, &is_done) && is_done &&
-           (!s->events || llane_order_events_are_idle(s->events));
+    int is_done = 0, previous;
+    if (llane_device_enter(s->device, &previous)) {
+        return 0;
+    }
+    int err = llane_gpu_event_query(s->last_probe, &is_done);
+    int is_idle = !err && is_done && (!s->events || llane_order_events_are_idle(s->events));
+    return !llane_device_leave(s->device, previous, 0) && is_idle;
 }
 
 /* The program has reset the device: the memory is not ours any more, nor are the events. */
 static int is_lost(const struct llane_staging *s)
 {
     return s->context != llane_gpu_context_id(s->device);
+}
+
+int llane_staging_reserve(uint64_t bytes, uint64_t max_total_bytes)
+{
+    uint64_t total = atomic_load_explicit(&total_bytes, memory_order_relaxed);
+    do {
+        if (bytes > max_total_bytes || total > max_total_bytes - bytes) {
+            return LLANE_ENOMEM;
+        }
+    } while (!atomic_compare_exchange_weak_explicit(&total_bytes, &total, total + bytes,
+                                                    memory_order_relaxed, memory_order_relaxed));
+    return 0;
+}
+
+static void unreserve(uint64_t bytes)
+{
+    atomic_fetch_sub_explicit(&total_bytes, bytes, memory_order_relaxed);
 }
 
 static void look_at_board(struct llane_staging *s)
@@ -104,7 +128,7 @@ static void look_at_board(struct llane_staging *s)
 
 static void forget(struct llane_staging *s)
 {
-    total_bytes -= s->bytes;
+    unreserve(s->bytes);
     llane_order_events_give(s->events);
     free(s); /* not the mapped words: what pinned them is not known */
 }
@@ -150,24 +174,6 @@ static struct llane_staging *exhume(int device, uint64_t bytes)
         found->events = NULL;
     }
     return found;
-}
-
-int llane_staging_reserve(uint64_t bytes, uint64_t max_total_bytes)
-{
-    pthread_mutex_lock(&lock);
-    int fits = bytes <= max_total_bytes && total_bytes <= max_total_bytes - bytes;
-    if (fits) {
-        total_bytes += bytes;
-    }
-    pthread_mutex_unlock(&lock);
-    return fits ? 0 : LLANE_ENOMEM;
-}
-
-static void unreserve(uint64_t bytes)
-{
-    pthread_mutex_lock(&lock);
-    total_bytes -= bytes;
-    pthread_mutex_unlock(&lock);
 }
 
 /*
@@ -273,8 +279,5 @@ void llane_staging_bury(struct llane_staging *s, struct llane_board *board, int 
 
 uint64_t llane_staging_total_bytes(void)
 {
-    pthread_mutex_lock(&lock);
-    uint64_t bytes = total_bytes;
-    pthread_mutex_unlock(&lock);
-    return bytes;
+    return atomic_load_explicit(&total_bytes, memory_order_relaxed);
 }

@@ -7,7 +7,8 @@
  * buried and taken again by the next one that fits, once no kernel of any of its ranks writes to any
  * rank's memory any more: each rank tells so on the board when its own last operation has ended, an
  * aborted one too, and no graph is left.
- * Threads: any; one short lock. Blocking: allocation only (set-up's helper thread).
+ * Threads: any. Blocking: taking (set-up's helper thread) allocates; it and burying ask the driver, one
+ * thread at a time, which may have to wait where another thread is in cudaFree. The totals never wait.
  * Errors: LLANE_EGPU, LLANE_ENOMEM (the process's cap LLANE_MAX_STAGING would be passed).
  */
 #ifndef LLANE_STAGING_H
@@ -30,7 +31,7 @@ struct llane_staging {
     uint8_t *base; /* device memory of `device`, zeroed when taken */
     uint64_t bytes;
     int device;
-    uint64_t context; /* llane_gpu_context_id of it then */
+    uint64_t context;                   /* llane_gpu_context_id of it then */
     struct llane_gpu_ipc_handle handle; /* if it could be exported */
     int is_exported;
     struct llane_mapped *mapped, *mapped_device;

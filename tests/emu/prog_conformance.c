@@ -976,6 +976,27 @@ static void captured_beside_others(void)
     in_step(g.comm);
 }
 
+static void *end_on_any_device(void *arg)
+{
+    struct beside *b = arg;
+    b->end_result = ncclCommDestroy(b->ended);
+    return NULL;
+}
+
+/* A thread that never named a device ends a communicator: it gets no context of its first device. */
+static void destroyed_on_any_device(void)
+{
+    struct beside b = {.ended = new_comm()};
+    pthread_t ender;
+    in_step(b.ended);
+    uint32_t before = contexts();
+    OK(pthread_create(&ender, NULL, end_on_any_device, &b));
+    OK(pthread_join(ender, NULL));
+    EXPECT(b.end_result, ncclSuccess);
+    EXPECT(contexts() != before, 0);
+    in_step(g.comm);
+}
+
 /*
  * NCCL launches late, then says that it has: work that the program issues to that stream afterwards,
  * here a sum that waits for the other ranks, is nothing that the communicator's next operation is
@@ -1340,6 +1361,7 @@ static const struct section {
     {"captures_in_turns", captures_in_turns, false},
     {"odd_captures", odd_captures, false},
     {"captured_beside_others", captured_beside_others, false},
+    {"destroyed_on_any_device", destroyed_on_any_device, false},
     {"graph_before_the_lane", graph_before_the_lane, true}, /* LLANE_WAIT=0 */
     {"children", children, false},
     {"sharing_children", sharing_children, false},
