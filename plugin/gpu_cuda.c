@@ -225,19 +225,26 @@ int llane_gpu_context_is_primary(int *primary_out)
     return rc;
 }
 
+/* Any thread asks, perhaps after a reset: the runtime's own call for the mode would make a context. */
 uint64_t llane_gpu_context_id(int device)
 {
     int (*get_id)(void *context, unsigned long long *id) = NULL;
-    enum cudaStreamCaptureMode mode;
+    int (*exchange)(int *mode) = NULL;
+    int mode = cudaStreamCaptureModeRelaxed, is_relaxed;
     unsigned long long id = 0;
     void *primary = NULL, *call;
 
-    if (driver_call("cuCtxGetId", 12000, &call) || relax(&mode))
+    if (driver_call("cuThreadExchangeStreamCaptureMode", 11000, &call))
+        return 0;
+    memcpy(&exchange, &call, sizeof(call));
+    if (driver_call("cuCtxGetId", 12000, &call))
         return 0;
     memcpy(&get_id, &call, sizeof(call));
+    is_relaxed = exchange(&mode) == 0;
     if (find_primary(device, &primary) || !primary || get_id(primary, &id))
         id = 0;
-    restore(mode);
+    if (is_relaxed)
+        (void)exchange(&mode);
     return id;
 }
 
@@ -306,7 +313,10 @@ int llane_gpu_host_register(void *host, size_t bytes, void **device_out)
 
     if (error != cudaSuccess)
         return failed("cudaHostRegister", error);
-    return done("cudaHostGetDevicePointer", cudaHostGetDevicePointer(device_out, host, 0));
+    error = cudaHostGetDevicePointer(device_out, host, 0);
+    if (error != cudaSuccess)
+        (void)cudaHostUnregister(host); /* the caller unmaps it */
+    return done("cudaHostGetDevicePointer", error);
 }
 
 int llane_gpu_memset_async(void *p, int byte, size_t bytes, struct CUstream_st *stream)

@@ -1,6 +1,6 @@
 // Proves that gpu_cuda.c finds what a captured stream comes after in graphs as CUDA describes them, edges
-// of programmatic launch among them, and tells a kernel to let the next one go early where both fit and no
-// other comes with it. The graphs are made up: no GPU, no driver.
+// of programmatic launch among them, tells a kernel to let the next one go early where both fit and no other
+// comes with it, and makes no context where it asks for one. Graphs and driver are made up: no GPU.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -27,6 +27,11 @@
 #define cudaGraphNodeGetDependentNodes_v2 made_up_dependents
 #define cudaGraphKernelNodeGetParams made_up_get_params
 #define cudaGraphKernelNodeSetParams made_up_set_params
+#undef cudaGetDriverEntryPoint
+#define cudaGetDriverEntryPoint made_up_entry_point
+#define cudaGetDriverEntryPointByVersion made_up_entry_point_by_version
+#undef cudaThreadExchangeStreamCaptureMode
+#define cudaThreadExchangeStreamCaptureMode made_up_runtime_exchange
 
 enum { MAX = 600 };
 
@@ -135,6 +140,88 @@ static cudaError_t made_up_set_params(cudaGraphNode_t node,
     kernel.set = *params;
     memcpy(kernel.set_args, params->kernelParams[0], kernel.args_bytes);
     return kernel.set_error;
+}
+
+/* A driver whose device 1 has a context, or none. */
+static struct {
+    int is_active, mode, mode_when_asked, n_runtime_exchanges, n_retained;
+} driver;
+
+static int made_up_exchange(int *mode)
+{
+    int before = driver.mode;
+    driver.mode = *mode;
+    *mode = before;
+    return 0;
+}
+
+static int made_up_get_state(int device, unsigned *flags, int *active)
+{
+    *flags = 0;
+    *active = device == 1 && driver.is_active;
+    return 0;
+}
+
+static int made_up_retain(void **context, int device)
+{
+    *context = &driver;
+    driver.mode_when_asked = driver.mode;
+    driver.n_retained++;
+    return device != 1;
+}
+
+static int made_up_release(int device)
+{
+    driver.n_retained--;
+    return device != 1;
+}
+
+static int made_up_get_id(void *context, unsigned long long *id)
+{
+    *id = 77;
+    return context != &driver;
+}
+
+/* The runtime's own would first make a context for the thread. */
+static cudaError_t made_up_runtime_exchange(enum cudaStreamCaptureMode *mode)
+{
+    (void)mode;
+    driver.n_runtime_exchanges++;
+    return cudaSuccess;
+}
+
+static cudaError_t made_up_entry_point(const char *symbol, void **out, unsigned long long flags,
+                                       enum cudaDriverEntryPointQueryResult *found)
+{
+    static const struct {
+        const char *symbol;
+        void (*call)(void);
+    } calls[] = {
+        {"cuThreadExchangeStreamCaptureMode", (void (*)(void))made_up_exchange},
+        {"cuDevicePrimaryCtxGetState", (void (*)(void))made_up_get_state},
+        {"cuDevicePrimaryCtxRetain", (void (*)(void))made_up_retain},
+        {"cuDevicePrimaryCtxRelease", (void (*)(void))made_up_release},
+        {"cuCtxGetId", (void (*)(void))made_up_get_id},
+    };
+    (void)flags;
+    *found = cudaDriverEntryPointSymbolNotFound;
+    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
+        if (strcmp(symbol, calls[i].symbol) == 0) {
+            memcpy(out, &calls[i].call, sizeof *out);
+            *found = cudaDriverEntryPointSuccess;
+        }
+    }
+    return cudaSuccess;
+}
+
+__attribute__((unused)) /* before CUDA 12.5 */
+static cudaError_t
+made_up_entry_point_by_version(const char *symbol, void **out, unsigned version,
+                               unsigned long long flags,
+                               enum cudaDriverEntryPointQueryResult *found)
+{
+    (void)version;
+    return made_up_entry_point(symbol, out, flags, found);
 }
 
 #include "../../plugin/gpu_cuda.c"
@@ -305,9 +392,26 @@ static void early__driver_refuses__nothing_comes_of_it(void **state)
     assert_int_equal(n_told(8), 1);
 }
 
+/* Asked by threads that may have no context, of a device that may have none: none is made. */
+static void context_id__asked__makes_no_context_and_keeps_the_mode(void **state)
+{
+    (void)state;
+    memset(&driver, 0, sizeof driver);
+    driver.mode = cudaStreamCaptureModeThreadLocal;
+    assert_int_equal(llane_gpu_context_id(1), 0);
+    driver.is_active = 1;
+    assert_int_equal(llane_gpu_context_id(1), 77);
+    assert_int_equal(llane_gpu_context_id(0), 0);
+    assert_int_equal(driver.mode_when_asked, cudaStreamCaptureModeRelaxed);
+    assert_int_equal(driver.mode, cudaStreamCaptureModeThreadLocal);
+    assert_int_equal(driver.n_retained, 0);
+    assert_int_equal(driver.n_runtime_exchanges, 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(context_id__asked__makes_no_context_and_keeps_the_mode),
         cmocka_unit_test_setup(early__both_fit__one_flag_is_all_that_changes, begin_early),
         cmocka_unit_test_setup(early__too_many_blocks__is_not_told, begin_early),
         cmocka_unit_test_setup(early__another_comes_with_it__is_not_told, begin_early),
