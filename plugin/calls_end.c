@@ -99,15 +99,21 @@ static int leave_to_sibling(struct llane_comm *comm)
     return other != NULL;
 }
 
+/* One in a group may have been left to this one, which is in none. */
+static void wait_for_all_set_ups(struct llane_comm *comm)
+{
+    llane_setup_wait_for_end(comm);
+    for (struct llane_comm *c = comm->destroyed_before; c; c = c->next_destroyed) {
+        llane_setup_wait_for_end(c);
+    }
+}
+
 static void wait_deferred(void *arg, ncclResult_t result)
 {
     struct llane_comm *comm = arg;
     if (!llane_is_refused(result)) {
         wait_for_all_lanes(comm);
-        llane_setup_wait_for_end(comm);
-        for (struct llane_comm *c = comm->destroyed_before; c; c = c->next_destroyed) {
-            llane_setup_wait_for_end(c);
-        }
+        wait_for_all_set_ups(comm);
     }
     llane_comm_release(comm);
 }
@@ -154,7 +160,7 @@ ncclResult_t llane_call_CommDestroy(const struct llane_nccl *nccl, ncclComm_t ha
     llane_comm_drop(handle, 0);
     ncclResult_t result = llane_group_note(nccl, nccl->CommDestroy(handle));
     if (comm && !is_in_group) {
-        llane_setup_wait_for_end(comm);
+        wait_for_all_set_ups(comm);
     }
     if (comm && !is_left && is_in_group && !llane_is_refused(result)) {
         wait_or_defer(comm);
@@ -164,11 +170,23 @@ ncclResult_t llane_call_CommDestroy(const struct llane_nccl *nccl, ncclComm_t ha
     return result;
 }
 
-/* The abort word first: NCCL's abort may wait for a stream on which our kernel spins. */
-ncclResult_t llane_call_CommAbort(const struct llane_nccl *nccl, ncclComm_t comm)
+/*
+ * The abort word first: NCCL's abort may wait for a stream on which our kernel spins. The communicator is
+ * held meanwhile: to bury its lane asks the driver. The program may reset the device next, as above.
+ */
+ncclResult_t llane_call_CommAbort(const struct llane_nccl *nccl, ncclComm_t handle)
 {
-    llane_comm_drop(comm, 1);
-    return llane_group_note(nccl, nccl->CommAbort(comm));
+    struct llane_comm *comm = llane_comm_acquire(handle);
+    int is_in_group = llane_group_is_open(nccl);
+    llane_comm_drop(handle, 1);
+    ncclResult_t result = llane_group_note(nccl, nccl->CommAbort(handle));
+    if (comm && !is_in_group) {
+        wait_for_all_set_ups(comm);
+    }
+    if (comm) {
+        llane_comm_release(comm);
+    }
+    return result;
 }
 
 ncclResult_t llane_call_CommRevoke(const struct llane_nccl *nccl, ncclComm_t comm, int flags)

@@ -129,7 +129,6 @@ struct llane_comm {
      * comes on the lane is behind it, and so behind all. */
     int leaves_first;
     _Atomic int cancel;     /* the communicator ended: the set-up thread leaves */
-    _Atomic int has_setup_thread; /* which may use the GPU */
     _Atomic int is_settled; /* the set-up thread has no more to do: LIVE or INACTIVE is decided */
 
     struct llane_stats stats;

@@ -1,5 +1,6 @@
 #include "setup.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -14,8 +15,58 @@
 #include "setup_steps.h"
 #include "tuning_text.h"
 
-static _Atomic int n_threads_running;
+/* A helper thread, until it has let go of its communicator: the last one to do so asks the GPU. */
+struct running {
+    struct llane_comm *comm;
+    struct running *next;
+};
+static pthread_mutex_t running_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct running *all_running; /* under running_lock */
 static _Atomic int is_leaving;
+
+static struct running *enter(struct llane_comm *comm)
+{
+    struct running *running = malloc(sizeof *running);
+    if (running) {
+        running->comm = comm;
+        pthread_mutex_lock(&running_lock);
+        running->next = all_running;
+        all_running = running;
+        pthread_mutex_unlock(&running_lock);
+    }
+    return running;
+}
+
+static void leave(struct running *running)
+{
+    pthread_mutex_lock(&running_lock);
+    struct running **link = &all_running;
+    while (*link != running) {
+        link = &(*link)->next;
+    }
+    *link = running->next;
+    pthread_mutex_unlock(&running_lock);
+    free(running);
+}
+
+/* A second at most. NULL: for all. */
+static void wait_for_threads(const struct llane_comm *comm)
+{
+    int64_t deadline = llane_now_ms() + 1000;
+    struct llane_backoff backoff = {0};
+    for (;;) {
+        pthread_mutex_lock(&running_lock);
+        const struct running *r = all_running;
+        while (r && comm && r->comm != comm) {
+            r = r->next;
+        }
+        pthread_mutex_unlock(&running_lock);
+        if (!r || llane_now_ms() >= deadline) {
+            return;
+        }
+        llane_backoff_sleep(&backoff);
+    }
+}
 
 /* Rank 0 finds the number; the others wait until it is final, for LLANE_WAIT and the log. */
 static int go_live(struct llane_setup *s, uint64_t *number_out)
@@ -90,14 +141,13 @@ static void finish(struct llane_setup *s, enum llane_inactive_reason reason)
 
 static void *thread_main(void *arg)
 {
-    struct llane_setup s = {.comm = arg};
-    struct llane_comm *comm = arg;
+    struct running *running = arg;
+    struct llane_comm *comm = running->comm;
+    struct llane_setup s = {.comm = comm};
     (void)pthread_setname_np(pthread_self(), "llane-setup");
     finish(&s, llane_setup_run_steps(&s));
-    /* Release pairs with llane_setup_wait_for_end: the GPU is left alone. */
-    atomic_store_explicit(&comm->has_setup_thread, 0, memory_order_release);
     llane_comm_release(comm);
-    atomic_fetch_sub_explicit(&n_threads_running, 1, memory_order_release);
+    leave(running);
     return NULL;
 }
 
@@ -107,19 +157,19 @@ void llane_setup_start(struct llane_comm *comm)
         llane_report_start(comm->device);
     }
     llane_comm_hold(comm);
-    atomic_store_explicit(&comm->has_setup_thread, 1, memory_order_relaxed);
-    atomic_fetch_add_explicit(&n_threads_running, 1, memory_order_relaxed);
+    struct running *running = enter(comm);
     int is_late = atomic_load_explicit(&is_leaving, memory_order_relaxed);
-    int err = is_late ? 0 : llane_helper_thread_start(thread_main, comm);
+    int err = !running ? ENOMEM : is_late ? 0 : llane_helper_thread_start(thread_main, running);
     if (err) {
         LLANE_INFO("rank %d of %d: inactive: no thread for its set-up: %s", comm->rank,
                    comm->n_ranks, strerror(err));
     }
     if (err || is_late) {
-        atomic_fetch_sub_explicit(&n_threads_running, 1, memory_order_relaxed);
         llane_comm_set_inactive(comm, LLANE_INACTIVE_INTERNAL);
-        atomic_store_explicit(&comm->has_setup_thread, 0, memory_order_relaxed);
         llane_comm_release(comm);
+        if (running) {
+            leave(running);
+        }
     }
 }
 
@@ -161,14 +211,9 @@ void llane_setup_wait(struct llane_comm *const *comms, size_t n)
     free(has_stood_by);
 }
 
-void llane_setup_wait_for_end(struct llane_comm *comm)
+void llane_setup_wait_for_end(const struct llane_comm *comm)
 {
-    int64_t deadline = llane_now_ms() + 1000;
-    struct llane_backoff backoff = {0};
-    while (atomic_load_explicit(&comm->has_setup_thread, memory_order_acquire) &&
-           llane_now_ms() < deadline) {
-        llane_backoff_sleep(&backoff);
-    }
+    wait_for_threads(comm);
 }
 
 static void cancel(struct llane_comm *comm)
@@ -180,10 +225,5 @@ void llane_setup_end_all(void)
 {
     atomic_store_explicit(&is_leaving, 1, memory_order_relaxed);
     llane_comm_for_all(cancel);
-    int64_t deadline = llane_now_ms() + 1000;
-    struct llane_backoff backoff = {0};
-    while (atomic_load_explicit(&n_threads_running, memory_order_acquire) &&
-           llane_now_ms() < deadline) {
-        llane_backoff_sleep(&backoff);
-    }
+    wait_for_threads(NULL);
 }
