@@ -181,7 +181,7 @@ ncclResult_t llane_call_CommAbort(const struct llane_nccl *nccl, ncclComm_t hand
     llane_comm_drop(handle, 1);
     ncclResult_t result = llane_group_note(nccl, nccl->CommAbort(handle));
     if (comm && !is_in_group) {
-        wait_for_all_set_ups(comm);
+        llane_setup_wait_for_end(comm);
     }
     if (comm) {
         llane_comm_release(comm);

@@ -1337,7 +1337,7 @@ static void device_reset_in_set_up(void)
         EXPECT(sum(0, 1, SMALL, g.comm, 0), ncclSuccess);
         sync_stream(0);
         sleep_ms(round / 2);
-        OK(ncclCommDestroy(g.comm));
+        OK(round % 2 ? ncclCommAbort(g.comm) : ncclCommDestroy(g.comm));
         OK(llane_gpu_device_reset());
         open_all();
     }
