@@ -36,7 +36,7 @@ static struct pinned {
     size_t bytes;
     int device;
     struct pinned *next;
-} *all_pinned;
+} * all_pinned;
 /* Threads that wait in llane_gpu_free, by physical device; relaxed: no call is ordered by them. */
 static uint32_t n_freeing[EMU_MAX_DEVICES];
 
