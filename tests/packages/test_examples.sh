@@ -19,6 +19,9 @@ right() {
         [ "$(grep -Ec 'llane stats: .*: lane [1-9][0-9]* calls .* NCCL [1-9]' "$out/said")" -eq "$1" ]
 }
 
+# Open MPI: for root too, and for more ranks than cores.
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1 \
+    PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe
 if command -v mpicc >/dev/null; then
     ln -sf "$emu/libnccl.so.2" "$out/libnccl.so"
     # Statistics into files: what ranks print at their very end, mpiexec may lose on a busy machine.
