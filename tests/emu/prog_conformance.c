@@ -543,7 +543,8 @@ static void odd_captures(void)
     EXPECT(sum(0, 1, SMALL, comm, 0), ncclSuccess);
     EXPECT(sum(0, 2, SMALL, comm, 1), ncclInvalidUsage);
     EXPECT(ncclGroupEnd(), ncclInvalidUsage);
-    (void)llane_gpu_capture_end(g.streams[0], &graph);
+    if (!llane_gpu_capture_end(g.streams[0], &graph))
+        OK(llane_gpu_graph_destroy(graph));
     in_step(comm);
     OK(ncclCommDestroy(comm));
 }
@@ -1413,6 +1414,7 @@ static void open_all(void)
     OK(llane_gpu_event_create(0, &g.event));
     for (int i = 0; i < N_BUFFERS; i++)
         OK(llane_gpu_malloc(ROOM, &g.buffers[i]));
+    free(g.host);
     g.host = malloc(ROOM);
     g.comm = new_comm();
 }
@@ -1438,6 +1440,7 @@ int main(int argc, char **argv)
         }
     }
     OK(ncclCommDestroy(g.comm));
+    free(g.host);
     printf("rank %d: %s\n", g.rank, g.n_wrong ? "WRONG" : "ok");
     return g.n_wrong ? 1 : 0;
 }

@@ -75,7 +75,7 @@ void fake_comm_free(struct ncclComm *comm)
 void fake_comm_drain(struct ncclComm *comm)
 {
     unsigned n_polls = 0;
-    while (atomic_load(&comm->is_launching) || atomic_load(&comm->link->in_flight) ||
+    while (atomic_load(&comm->n_launching) || atomic_load(&comm->link->in_flight) ||
            atomic_load(&comm->link->busy))
         fake_pause(&n_polls);
 }

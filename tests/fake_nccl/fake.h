@@ -180,7 +180,7 @@ struct ncclComm {
     bool has_job;                 /* a background creation to be joined */
     struct ncclComm *shares_with; /* the parent whose order it keeps; ended after this one */
     atomic_int is_suspended;
-    atomic_int is_launching; /* a non-blocking group's thread is at it */
+    atomic_int n_launching; /* non-blocking groups' threads that are at it */
     pthread_t job;
     /* Host exchanges and children, numbered in the order of the calls. */
     pthread_mutex_t lock;

@@ -179,7 +179,7 @@ static void *run_late_launch(void *entries)
         struct ncclComm *comm = e->comm;
         free_entry(e);
         atomic_store(&comm->state, (int)result);
-        atomic_store(&comm->is_launching, 0); /* the last touch: fake_comm_drain waits for it */
+        atomic_fetch_sub(&comm->n_launching, 1); /* the last touch: fake_comm_drain waits for it */
     }
     return NULL;
 }
@@ -189,7 +189,7 @@ static ncclResult_t launch_later(struct entry *entries)
 {
     pthread_t thread;
     for (struct entry *e = entries; e; e = e->next) {
-        atomic_store(&e->comm->is_launching, 1);
+        atomic_fetch_add(&e->comm->n_launching, 1);
         atomic_store(&e->comm->state, ncclInProgress);
     }
     if (pthread_create(&thread, NULL, run_late_launch, entries) != 0)
