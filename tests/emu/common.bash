@@ -6,6 +6,9 @@
 build=${LLANE_BUILD:?run it through make test}
 programs=$build/tests/emu
 export LD_LIBRARY_PATH=$build/emu
+# For LD_PRELOAD: a sanitizer's own library has to come first.
+preloaded=$build/emu/libnccl-tuner-llane.so
+[ "${LLANE_V:-}" != asan ] || preloaded=$(gcc -print-file-name=libasan.so):$preloaded
 
 run() { "$programs/prog_ranks" "$@" >"$out" 2>&1; }
 

@@ -9,9 +9,6 @@ out=$(mktemp -d)
 trap 'rm -rf "$out"' EXIT
 
 export LLANE_WAIT=1 LLANE_STATS=1 NCCL_DEBUG=WARN
-# A sanitizer's own library has to come first.
-preloaded=$build/emu/libnccl-tuner-llane.so
-[ "${LLANE_V:-}" != asan ] || preloaded=$(gcc -print-file-name=libasan.so):$preloaded
 
 said() { grep -E '^[a-z0-9_-]+: ' "$1" | sort; }
 

@@ -88,7 +88,7 @@ for version in 2.19.3 2.20.5 2.21.5 2.23.4 2.27.7; do
         [ "$(grep -c 'active from all-reduce' "$out")" = 2 ]
     report $? "version_${version}__first_inactive_with_reason_second_active"
     lane "version_${version}__preload__first_communicator_active" 2 -e "*:FAKE_NCCL_VERSION=$version" \
-        -e "*:LD_PRELOAD=$build/emu/libnccl-tuner-llane.so" -u '*:NCCL_TUNER_PLUGIN' -- --counts 9
+        -e "*:LD_PRELOAD=$preloaded" -u '*:NCCL_TUNER_PLUGIN' -- --counts 9
 done
 
 # ---- doors ----
@@ -106,7 +106,7 @@ status=$?
 [ $status = 0 ] && [ "$(n_carried)" = 2 ]
 report $? door__drop_in_by_ctypes_like_program__active
 lane door__several_at_once__active 2 -e "*:NCCL_NET_PLUGIN=$build/emu/libnccl-tuner-llane.so" \
-    -e "*:LD_PRELOAD=$build/emu/libnccl-tuner-llane.so" -- --counts 9
+    -e "*:LD_PRELOAD=$preloaded" -- --counts 9
 
 # ---- what keeps a communicator with NCCL, on all its ranks ----
 nccl off__LLANE_ENABLE_0__inert 2 "" -e '*:LLANE_ENABLE=0' -- --counts 9
