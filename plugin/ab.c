@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "device.h"
 #include "err.h"
-#include "gpu.h"
 
 enum { RING = 1024 };
 
@@ -216,8 +216,8 @@ static int read_pair(struct llane_ab *ab, struct llane_ab_pair *pair)
 
 static void collect(struct llane_ab *ab)
 {
-    if (ab->context != llane_gpu_context_id(ab->device)) {
-        return; /* the program has reset the device */
+    if (llane_device_was_reset(ab->device, ab->context)) {
+        return;
     }
     for (int i = 0; i < RING && read_pair(ab, &ab->ring[ab->tail % RING]); i++) {
         ab->tail++;

@@ -14,6 +14,13 @@ static inline int llane_device_enter(int device, int *previous_out)
     return err || *previous_out == device ? err : llane_gpu_device_set(device);
 }
 
+/* The program has reset the device since its context had this number (llane_gpu_context_id): what was
+ * made then is gone. */
+static inline int llane_device_was_reset(int device, uint64_t context)
+{
+    return context != llane_gpu_context_id(device);
+}
+
 /* err, what the calls came to, goes before an error of its own. */
 static inline int llane_device_leave(int device, int previous, int err)
 {

@@ -49,8 +49,7 @@ static void leave(struct running *running)
     free(running);
 }
 
-/* A second at most. NULL: for all. */
-static void wait_for_threads(const struct llane_comm *comm)
+void llane_setup_wait_for_end(const struct llane_comm *comm)
 {
     int64_t deadline = llane_now_ms() + 1000;
     struct llane_backoff backoff = {0};
@@ -211,11 +210,6 @@ void llane_setup_wait(struct llane_comm *const *comms, size_t n)
     free(has_stood_by);
 }
 
-void llane_setup_wait_for_end(const struct llane_comm *comm)
-{
-    wait_for_threads(comm);
-}
-
 static void cancel(struct llane_comm *comm)
 {
     atomic_store_explicit(&comm->cancel, 1, memory_order_relaxed);
@@ -225,5 +219,5 @@ void llane_setup_end_all(void)
 {
     atomic_store_explicit(&is_leaving, 1, memory_order_relaxed);
     llane_comm_for_all(cancel);
-    wait_for_threads(NULL);
+    llane_setup_wait_for_end(NULL);
 }

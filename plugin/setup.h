@@ -23,7 +23,7 @@ void llane_setup_start(struct llane_comm *comm);
 void llane_setup_wait(struct llane_comm *const *comms, size_t n);
 
 /* The communicator, which the caller holds, has ended, hence its set-up: a second at most, until that
- * leaves the GPU alone. */
+ * leaves the GPU alone. NULL: all have ended. */
 void llane_setup_wait_for_end(const struct llane_comm *comm);
 
 /* Ends all set-ups and waits a second at most for their threads: the process is leaving. */

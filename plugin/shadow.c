@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "compare.h"
+#include "device.h"
 #include "err.h"
 #include "lane.h"
 #include "log.h"
@@ -51,18 +52,12 @@ static struct llane_shadow *unused;
 
 /* ---- coming and going ---- */
 
-/* The program has reset the device. */
-static int is_lost(const struct llane_shadow *s)
-{
-    return s->context != llane_gpu_context_id(s->device);
-}
-
 /* What its last lane began may still run: then it has to wait. */
 static int can_be_used(struct llane_shadow *s, int device, uint64_t max_bytes)
 {
     int is_done = 0;
-    return s->device == device && !is_lost(s) && s->max_bytes == max_bytes &&
-           !llane_gpu_stream_query(s->stream, &is_done) && is_done;
+    return s->device == device && !llane_device_was_reset(device, s->context) &&
+           s->max_bytes == max_bytes && !llane_gpu_stream_query(s->stream, &is_done) && is_done;
 }
 
 static struct llane_shadow *take_unused(int device, uint64_t max_bytes)
@@ -322,7 +317,7 @@ static void compare(struct llane_shadow *s, const struct slot *slot)
 
 static void collect(struct llane_shadow *s)
 {
-    if (is_lost(s)) {
+    if (llane_device_was_reset(s->device, s->context)) {
         return;
     }
     for (int i = 0; i < s->n_slots; i++) {

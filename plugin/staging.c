@@ -92,12 +92,6 @@ static int is_idle(const struct llane_staging *s)
     return !llane_device_leave(s->device, previous, 0) && is_idle;
 }
 
-/* The program has reset the device: the memory is not ours any more, nor are the events. */
-static int is_lost(const struct llane_staging *s)
-{
-    return s->context != llane_gpu_context_id(s->device);
-}
-
 int llane_staging_reserve(uint64_t bytes, uint64_t max_total_bytes)
 {
     uint64_t total = atomic_load_explicit(&total_bytes, memory_order_relaxed);
@@ -138,7 +132,7 @@ static void collect(void)
     pthread_mutex_lock(&lock);
     for (struct llane_staging **link = &graveyard; *link;) {
         struct llane_staging *s = *link;
-        int is_gone = is_lost(s);
+        int is_gone = llane_device_was_reset(s->device, s->context);
         if (s->board && (is_gone || is_idle(s))) {
             look_at_board(s);
         }

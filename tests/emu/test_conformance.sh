@@ -42,12 +42,11 @@ report $? destroyed_in_turns__one_thread__last_end_waits_for_both
 
 # The communicator, its reversed child, and a child that alone asks to share: it does where llane has
 # not seen what the parent asked for, which is as it would be.
-lanes() { grep -c 'llane stats: .*: lane [1-9]' "$out/with"; }
 same children_seen 2 -e "*:LD_PRELOAD=$preloaded" -- children
-[ "$(lanes)" = 6 ]
+[ "$(n_carried "$out/with")" = 6 ]
 report $? children_seen__a_lane_for_each_of_three
 same children_guessed 2 -- children
-[ "$(lanes)" = 4 ]
+[ "$(n_carried "$out/with")" = 4 ]
 report $? children_guessed__none_for_the_one_that_may_share
 
 # Captures in global mode: every thread's calls could break them. As a watchdog's, while others capture.
@@ -116,7 +115,7 @@ same old_gpu_on_one_rank 2 -e '*:EMU_CC=80' -- float8 arguments
 
 # ---- a reset takes the context away, with all that hangs on it ----
 same device_reset 2 -- device_reset
-[ "$(lanes)" = 8 ]
+[ "$(n_carried "$out/with")" = 8 ]
 report $? device_reset__a_lane_before_and_after_each
 same device_reset_in_set_up 2 -e '*:LLANE_WAIT=0' -- device_reset_in_set_up
 

@@ -7,10 +7,6 @@ build=${LLANE_BUILD:?run it through make test-packages}
 out=$build/tests/packages/$(basename "$0" .sh)
 rm -rf "$out" && mkdir -p "$out" || exit 1
 unset NCCL_TUNER_PLUGIN LD_LIBRARY_PATH LD_PRELOAD MAKEFLAGS MAKELEVEL LLANE_ENABLE LLANE_BUILD
-skip() { # skip NAME WHY
-    n=$((n + 1))
-    echo "ok $n - $1 # SKIP $2"
-}
 llane_make() { # llane_make DEVICE WORD...: quiet; what it says is in $out/said.
     make --no-print-directory ARCHS="${PACKAGE_ARCHS:-}" V="$LLANE_V" BUILD="$(dirname "$build")" \
         INSTALL_DEVICE="$1" "${@:2}" >"$out/said" 2>&1
