@@ -21,5 +21,5 @@ all_reduce() {
     run "${options[@]}" "$ranks" "$programs/prog_allreduce" "$@"
 }
 
-# Communicators' ranks whose statistics show calls on the lane. n_carried [FILE]
-n_carried() { grep -Ec 'llane stats: .*: lane [1-9]' "${1:-$out}"; }
+# Communicators' ranks whose statistics in FILE show calls on the lane. n_carried FILE
+n_carried() { grep -Ec 'llane stats: .*: lane [1-9]' "$1"; }

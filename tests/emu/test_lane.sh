@@ -16,7 +16,7 @@ lane() {
     shift 2
     all_reduce "$ranks" "$@"
     local status=$?
-    [ $status = 0 ] && [ "$(n_carried)" -ge "$ranks" ]
+    [ $status = 0 ] && [ "$(n_carried "$out")" -ge "$ranks" ]
     report $? "$name"
 }
 
@@ -27,7 +27,7 @@ nccl() {
     shift 3
     all_reduce "$ranks" "$@"
     local status=$?
-    [ $status = 0 ] && [ "$(n_carried)" = 0 ] && grep -Eq "$reason" "$out"
+    [ $status = 0 ] && [ "$(n_carried "$out")" = 0 ] && grep -Eq "$reason" "$out"
     report $? "$name"
 }
 
@@ -103,7 +103,7 @@ lane door__ENV__second_communicator_active 2 -u '*:NCCL_TUNER_PLUGIN' -e '*:LLAN
     -e "*:NCCL_ENV_PLUGIN=$build/emu/libnccl-tuner-llane.so" -- --counts 9 --comms 2 --batch 2 --iters 40 --sleep-ms 5
 run -u '*:NCCL_TUNER_PLUGIN' 2 "$programs/prog_dlopen" "$build/emu/libnccl-llane.so"
 status=$?
-[ $status = 0 ] && [ "$(n_carried)" = 2 ]
+[ $status = 0 ] && [ "$(n_carried "$out")" = 2 ]
 report $? door__drop_in_by_ctypes_like_program__active
 lane door__several_at_once__active 2 -e "*:NCCL_NET_PLUGIN=$build/emu/libnccl-tuner-llane.so" \
     -e "*:LD_PRELOAD=$preloaded" -- --counts 9

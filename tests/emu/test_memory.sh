@@ -22,7 +22,7 @@ over() {
     shift 3
     all_reduce "$ranks" "$@"
     local status=$?
-    [ $status = 0 ] && [ "$(n_carried)" -ge "$ranks" ] &&
+    [ $status = 0 ] && [ "$(n_carried "$out")" -ge "$ranks" ] &&
         [ "$(count "active from all-reduce [0-9]+ over $memory,")" = "${threads:-$ranks}" ]
     report $? "$name"
 }
@@ -33,7 +33,7 @@ inactive() {
     shift 3
     all_reduce "$ranks" "$@"
     local status=$?
-    [ $status = 0 ] && [ "$(n_carried)" = 0 ] && [ "$(count "inactive: $reason")" = "$ranks" ]
+    [ $status = 0 ] && [ "$(n_carried "$out")" = 0 ] && [ "$(count "inactive: $reason")" = "$ranks" ]
     report $? "$name"
 }
 
@@ -62,7 +62,7 @@ threads=4 over host__ranks_are_threads__right_sums 1 "host memory" "${host[@]}" 
 over host__graphs_and_eager_mixed__in_order 3 "host memory" "${host[@]}" -- --graph --mix --batch 3 --iters 5
 over host__several_communicators__right_sums 2 "host memory" "${host[@]}" -- --comms 1 --batch 6 --iters 4
 run "${host[@]}" -e '*:EMU_FAIL=ipc_open,ipc_export,peer_enable' 2 "$programs/prog_allreduce" --counts 9 &&
-    [ "$(n_carried)" = 2 ] && [ "$(count 'EMU_FAIL')" = 0 ]
+    [ "$(n_carried "$out")" = 2 ] && [ "$(count 'EMU_FAIL')" = 0 ]
 report $? host__asked_for__no_peer_memory_is_tried
 over host__asked_for_by_rank_0__holds_for_all 3 "host memory" -e 0:LLANE_MEMORY=host -- --counts 9
 over p2p__asked_for_by_rank_0__holds_for_all 3 "peer memory" -e 0:LLANE_MEMORY=p2p \
