@@ -2,15 +2,24 @@
 
 #include "calls.h"
 
+static inline const struct llane_nccl *copy_of(int set)
+{
+    /* Acquire: pairs with the release store in interpose. Seen at once: it was stored before what led
+     * here, which orders nothing by itself on aarch64. */
+    while (!atomic_load_explicit(&llane_nccl_copies[set].is_filled, memory_order_acquire)) {
+    }
+    return &llane_nccl_copies[set];
+}
+
 #define HOOK(set, name, params, args)                                                              \
     static ncclResult_t hook_##set##_##name params                                                 \
     {                                                                                              \
-        return llane_call_##name(&llane_nccl_copies[set], LLANE_LIST args);                        \
+        return llane_call_##name(copy_of(set), LLANE_LIST args);                                   \
     }
 #define HOOK_VOID(set, name)                                                                       \
     static ncclResult_t hook_##set##_##name(void)                                                  \
     {                                                                                              \
-        return llane_call_##name(&llane_nccl_copies[set]);                                         \
+        return llane_call_##name(copy_of(set));                                                    \
     }
 
 #define HOOK_0(name, since, params, args) HOOK(0, name, params, args)

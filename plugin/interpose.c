@@ -243,6 +243,8 @@ static void redirect_symbols(struct copy *copy)
                                        (uintptr_t)llane_hooks[i].sets[set] - copy->image.bias, set};
         }
     }
+    /* Release: pairs with the acquire load in the hooks. */
+    atomic_store_explicit(&llane_nccl_copies[set].is_filled, 1, memory_order_release);
     copy->is_redirected = !write_sites(&copy->image, n);
 }
 

@@ -8,6 +8,8 @@
 #ifndef LLANE_REAL_NCCL_H
 #define LLANE_REAL_NCCL_H
 
+#include <stdatomic.h>
+
 #include "nccl_abi.h"
 #include "nccl_calls.h"
 
@@ -17,6 +19,7 @@ struct llane_nccl {
     int version;       /* as ncclGetVersion reports it: 22809 is 2.28.9 */
     char path[1024];   /* the file it was loaded from */
     int is_left_alone; /* exports.c passes its calls straight on: its own may be among them */
+    atomic_int is_filled; /* the last that interpose stores, before anything leads to a hook */
 #define LLANE_MEMBER(name, since, params, args) ncclResult_t(*name) params;
 #define LLANE_MEMBER_VOID(name, since) ncclResult_t (*name)(void);
     LLANE_NCCL_TAKEN(LLANE_MEMBER, LLANE_MEMBER_VOID)
