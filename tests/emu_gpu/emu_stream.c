@@ -164,7 +164,7 @@ void emu_device_drain(int device)
 static void copy(void *to, const void *from, size_t bytes)
 {
     const size_t word = sizeof(uint64_t);
-    if (bytes > 64 || bytes % word || (uintptr_t)from % word || (uintptr_t)to % word) {
+    if (bytes % word || (uintptr_t)from % word || (uintptr_t)to % word) {
         memmove(to, from, bytes);
         return;
     }
