@@ -1,6 +1,6 @@
 /*
  * A plugin with every table, which writes down how it is used. Member types are the test's own, so
- * that neither the fake's nor ext-headers' declarations are trusted. TABLES_FAIL=env|tuner makes that
+ * that neither the fake's nor ext-headers' declarations are trusted. TABLES_FAIL=env|tuner|profiler makes that
  * init fail.
  */
 #include "nccl_abi.h"
@@ -162,6 +162,60 @@ EXPORT const struct {
     } ncclTunerPlugin_v##n = {"tables", init_##n, get_##n, end_##n, NULL};
 TUNER_WITH_ID(5)
 TUNER_WITH_ID(6)
+
+/* ---- profiler: v1 to v3, v4, v5 and v6 ---- */
+static ncclResult_t profiler_init(int version, void **context, int *mask, const char *name,
+                                  uint64_t id, int n_nodes, int n_ranks, int rank)
+{
+    record("profiler v%d init ranks %d nodes %d rank %d id %s name %s\n", version, n_ranks, n_nodes,
+           rank, id ? "given" : "none", name ? name : "none");
+    *mask = 0;
+    *context = (void *)(intptr_t)(0x2000 + version);
+    return fail("profiler");
+}
+#define PROFILER_INIT_OLD(n)                                                                       \
+    static ncclResult_t profiler_init_##n(void **context, int *mask)                               \
+    {                                                                                              \
+        return profiler_init(n, context, mask, NULL, 0, 0, 0, 0);                                  \
+    }
+#define PROFILER_INIT_ID(n)                                                                        \
+    static ncclResult_t profiler_init_##n(void **context, uint64_t id, int *mask,                  \
+                                          const char *name, int n_nodes, int n_ranks, int rank,    \
+                                          logger log)                                              \
+    {                                                                                              \
+        log(3, 0, __FILE__, __LINE__, "profiler v%d says hello", n);                               \
+        return profiler_init(n, context, mask, name, id, n_nodes, n_ranks, rank);                  \
+    }
+static ncclResult_t profiler_init_4(void **context, int *mask, const char *name, uint64_t id,
+                                    int n_nodes, int n_ranks, int rank, logger log)
+{
+    log(3, 0, __FILE__, __LINE__, "profiler v4 says hello");
+    return profiler_init(4, context, mask, name, id, n_nodes, n_ranks, rank);
+}
+#define PROFILER(n, ...)                                                                           \
+    static ncclResult_t profiler_end_##n(void *context)                                            \
+    {                                                                                              \
+        record("profiler v%d end context %s\n", n,                                                 \
+               (intptr_t)context == 0x2000 + (n) ? "right" : "wrong");                             \
+        return ncclSuccess;                                                                        \
+    }                                                                                              \
+    EXPORT const struct {                                                                          \
+        const char *name;                                                                          \
+        ncclResult_t (*init)(__VA_ARGS__);                                                         \
+        void *start, *stop, *event_state; /* no event is asked for */                              \
+        ncclResult_t (*end)(void *);                                                               \
+    } ncclProfiler_v##n = {"tables", profiler_init_##n, NULL, NULL, NULL, profiler_end_##n};
+PROFILER_INIT_OLD(1)
+PROFILER_INIT_OLD(2)
+PROFILER_INIT_OLD(3)
+PROFILER_INIT_ID(5)
+PROFILER_INIT_ID(6)
+PROFILER(1, void **, int *)
+PROFILER(2, void **, int *)
+PROFILER(3, void **, int *)
+PROFILER(4, void **, int *, const char *, uint64_t, int, int, int, logger)
+PROFILER(5, void **, uint64_t, int *, const char *, int, int, int, logger)
+PROFILER(6, void **, uint64_t, int *, const char *, int, int, int, logger)
 
 /* ---- env ---- */
 static ncclResult_t env_init_1(uint8_t major, uint8_t minor, uint8_t patch, const char *suffix)

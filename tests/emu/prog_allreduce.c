@@ -28,6 +28,7 @@ static const char g_help[] =
     "  --streams N           the calls of a batch take turns on N streams (1)\n"
     "  --comms N             and on N communicators (1)\n"
     "  --kind K              rank config nonblocking scalable split halves (rank)\n"
+    "  --name NAME           of the communicators, for kinds with a config\n"
     "  --in-place 0|1|2      2: every second call (0)\n"
     "  --offsets 0,1,3       rank r's buffers start so many elements off (0); list goes round\n"
     "  --graph               a batch is captured once and replayed --iters times\n"
@@ -95,6 +96,7 @@ static void parse(int argc, char **argv, struct client_options *o)
         STREAMS,
         COMMS,
         KIND,
+        NAME,
         IN_PLACE,
         OFFSETS,
         GRAPH,
@@ -108,13 +110,17 @@ static void parse(int argc, char **argv, struct client_options *o)
         HELP
     };
     static const struct option table[] = {
-        {"counts", 1, NULL, COUNTS},     {"types", 1, NULL, TYPES},     {"ops", 1, NULL, OPS},
-        {"iters", 1, NULL, ITERS},       {"batch", 1, NULL, BATCH},     {"group", 0, NULL, GROUP},
-        {"streams", 1, NULL, STREAMS},   {"comms", 1, NULL, COMMS},     {"kind", 1, NULL, KIND},
-        {"in-place", 1, NULL, IN_PLACE}, {"offsets", 1, NULL, OFFSETS}, {"graph", 0, NULL, GRAPH},
-        {"mix", 0, NULL, MIX},           {"threads", 1, NULL, THREADS}, {"all", 1, NULL, ALL},
-        {"device", 1, NULL, DEVICE},     {"sleep-ms", 1, NULL, SLEEP},  {"skew-ms", 1, NULL, SKEW},
-        {"end", 1, NULL, END},           {"help", 0, NULL, HELP},       {NULL, 0, NULL, 0},
+        {"counts", 1, NULL, COUNTS},     {"types", 1, NULL, TYPES},
+        {"ops", 1, NULL, OPS},           {"iters", 1, NULL, ITERS},
+        {"batch", 1, NULL, BATCH},       {"group", 0, NULL, GROUP},
+        {"streams", 1, NULL, STREAMS},   {"comms", 1, NULL, COMMS},
+        {"kind", 1, NULL, KIND},         {"name", 1, NULL, NAME},
+        {"in-place", 1, NULL, IN_PLACE}, {"offsets", 1, NULL, OFFSETS},
+        {"graph", 0, NULL, GRAPH},       {"mix", 0, NULL, MIX},
+        {"threads", 1, NULL, THREADS},   {"all", 1, NULL, ALL},
+        {"device", 1, NULL, DEVICE},     {"sleep-ms", 1, NULL, SLEEP},
+        {"skew-ms", 1, NULL, SKEW},      {"end", 1, NULL, END},
+        {"help", 0, NULL, HELP},         {NULL, 0, NULL, 0},
     };
     o->n_counts = parse_list("1,3,4,31,1024,4097", number_of, 0, o->counts);
     o->n_types = parse_list("float32", values_type_of, 0, o->types);
@@ -148,6 +154,9 @@ static void parse(int argc, char **argv, struct client_options *o)
             break;
         case KIND:
             o->kind = (enum client_kind)parse_word(optarg, kinds);
+            break;
+        case NAME:
+            o->name = optarg;
             break;
         case IN_PLACE:
             o->in_place = atoi(optarg);

@@ -155,6 +155,24 @@ check "a profiler plugin without tables is loaded, looked into and closed" \
     "$(printf 'sym ncclProfiler_v5 missing\nsym ncclProfiler_v4 missing\nsym ncclProfiler_v3 missing\nsym ncclProfiler_v2 missing\nsym ncclProfiler_v1 missing\nclose\nunloaded')" \
     "$(record 2.28.9 NCCL_PROFILER_PLUGIN=blank | grep 'sym ncclProf\|close\|unloaded')"
 
+while read -r version table told; do
+    expected=$(printf '%s\n' loaded "profiler v$table init $told" "profiler v$table end context right" unloaded)
+    check "$version uses profiler table $table: init, end, close" "$expected" \
+        "$(record "$version" "NCCL_PROFILER_PLUGIN=$plugins/libnccl-profiler-tables.so" -- \
+            --kind config --name tp --iters 1 --counts 3 | grep -v '^open\|^sym\|^close')"
+done <<'END'
+2.23.4 1 ranks 0 nodes 0 rank 0 id none name none
+2.24.3 2 ranks 0 nodes 0 rank 0 id none name none
+2.26.6 3 ranks 0 nodes 0 rank 0 id none name none
+2.27.7 4 ranks 1 nodes 1 rank 0 id given name tp
+2.28.9 5 ranks 1 nodes 1 rank 0 id given name tp
+2.30.7 6 ranks 1 nodes 1 rank 0 id given name tp
+END
+check "2.25 takes the profiler's value for a file" "blank now missing" \
+    "$(record 2.25.1 NCCL_PROFILER_PLUGIN=blank | opens blank)"
+record 2.28.9 NCCL_PROFILER_PLUGIN=tables TABLES_FAIL=profiler >/dev/null
+check "a profiler's error is none" "0" "$status"
+
 # ---- ranks as processes ----
 export FAKE_NCCL_SHM_TAG=$$ # other tests run beside this one
 left_over() { find /dev/shm -maxdepth 1 -name "llane-fake-nccl-$$-*" | wc -l; }

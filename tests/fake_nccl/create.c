@@ -2,6 +2,7 @@
 #include "fake.h"
 
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -30,6 +31,8 @@ static ncclResult_t read_config(struct ncclComm *comm, const ncclConfig_t *confi
 {
     comm->is_blocking = parent ? parent->is_blocking : true;
     comm->is_sharing = parent && !config && parent->is_sharing;
+    if (parent && !config)
+        memcpy(comm->name, parent->name, sizeof(comm->name));
     if (config && config->magic != FAKE_CONFIG_MAGIC) {
         FAKE_WARN("the config was not initialised");
         return ncclInvalidArgument;
@@ -42,6 +45,8 @@ static ncclResult_t read_config(struct ncclComm *comm, const ncclConfig_t *confi
     }
     if (is_known(config, offsetof(ncclConfig_t, split_share) + sizeof(int)))
         comm->is_sharing = config->split_share == 1;
+    if (is_known(config, offsetof(ncclConfig_t, comm_name) + sizeof(char *)) && config->comm_name)
+        snprintf(comm->name, sizeof(comm->name), "%s", config->comm_name);
     return ncclSuccess;
 }
 

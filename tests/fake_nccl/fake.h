@@ -176,6 +176,7 @@ struct ncclComm {
     atomic_int state; /* ncclInProgress, then the result of creation; the asynchronous error */
     atomic_int is_revoked;
     bool is_blocking, is_finalized;
+    char name[128];               /* the config's commName */
     bool is_sharing;              /* children made by ncclCommSplit share its resources */
     bool has_job;                 /* a background creation to be joined */
     struct ncclComm *shares_with; /* the parent whose order it keeps; ended after this one */

@@ -59,6 +59,7 @@ static void *open_as(enum fake_plugin as, enum fake_plugin plugin, const char *v
     if (version >= kind->literal_since && (library = try_open(as, name)))
         return library;
     bool is_literal_only = (plugin == FAKE_PLUGIN_TUNER && version < 22100) ||
+                           (plugin == FAKE_PLUGIN_PROFILER && version < 22600) ||
                            (version >= 22700 && is_file_name(value));
     if (is_literal_only)
         return NULL;

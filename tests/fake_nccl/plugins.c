@@ -254,27 +254,31 @@ void fake_profiler_load(struct ncclComm *comm)
         return;
     comm->profiler = &g_profiler;
     int mask = 0, n_nodes = comm->link->segment.n_nodes;
+    const char *name = comm->name[0] ? comm->name : NULL;
     void **context = &comm->profiler_context, *table = g_profiler.table;
     ncclResult_t result;
     if (g_profiler.version < 4)
         result = ((struct profiler_v1 *)table)->init(context, &mask);
     else if (g_profiler.version == 4)
         result = ((struct profiler_v4 *)table)
-                     ->init(context, &mask, NULL, comm->hash, n_nodes, comm->n_ranks, comm->rank,
+                     ->init(context, &mask, name, comm->hash, n_nodes, comm->n_ranks, comm->rank,
                             fake_log);
     else
         result = ((struct profiler_v5 *)table)
-                     ->init(context, comm->hash, &mask, NULL, n_nodes, comm->n_ranks, comm->rank,
+                     ->init(context, comm->hash, &mask, name, n_nodes, comm->n_ranks, comm->rank,
                             fake_log);
     if (result != ncclSuccess) /* only disables it */
         FAKE_INFO("the profiler plugin refused: %d", result);
+    if (mask)
+        FAKE_WARN("the profiler plugin asks for events %#x, and the fake has none", (unsigned)mask);
 }
 
 static void unload_profiler(struct ncclComm *comm)
 {
     if (!comm->profiler)
         return;
-    ((struct profiler_v1 *)g_profiler.table)->finalize(comm->profiler_context); /* same place */
+    if (fake_version() < 22800 || comm->profiler_context) /* one place in all versions */
+        ((struct profiler_v1 *)g_profiler.table)->finalize(comm->profiler_context);
     comm->profiler = NULL;
     pthread_mutex_lock(&g_lock);
     if (--g_profiler.n_users == 0)

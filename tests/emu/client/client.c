@@ -26,11 +26,13 @@ static void wait_ready(ncclComm_t comm)
     RANKS_CHECK(state);
 }
 
-static ncclComm_t create(const struct client_member *m, enum client_kind kind, ncclUniqueId id)
+static ncclComm_t create(const struct client_member *m, const struct client_options *o,
+                         ncclUniqueId id)
 {
     ncclComm_t comm = NULL;
     ncclConfig_t config = FAKE_CONFIG_INIT;
-    switch (kind) {
+    config.comm_name = o->name;
+    switch (o->kind) {
     case CLIENT_CONFIG:
         RANKS_CHECK(ncclCommInitRankConfig(&comm, m->n_ranks, id, m->rank, &config));
         break;
@@ -64,7 +66,7 @@ static void create_top(struct client_set *set, int c, ncclUniqueId id)
             devices[i] = set->members[i].device;
         RANKS_CHECK(ncclCommInitAll(comms, set->n_members, devices));
     } else {
-        comms[0] = create(&set->members[0], set->options->kind, id);
+        comms[0] = create(&set->members[0], set->options, id);
     }
     for (int i = 0; i < set->n_members; i++)
         *(c < 0 ? &set->members[i].parent : &set->members[i].comms[c]) = comms[i];

@@ -35,6 +35,7 @@ struct client_options {
     int n_threads, n_all, device, sleep_ms, skew_ms;
     bool is_graph, is_group, is_mixed;
     enum client_kind kind;
+    const char *name; /* the config's commName */
     enum client_end end;
 };
 
