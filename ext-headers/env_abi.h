@@ -9,10 +9,6 @@
 
 #include "nccl_abi.h"
 
-/* As in tuner_abi.h. */
-typedef void (*llane_nccl_logger)(int level, unsigned long flags, const char *file, int line,
-                                  const char *format, ...);
-
 /* NCCL 2.28. */
 struct llane_env_v1 {
     const char *name;

@@ -61,6 +61,10 @@ typedef struct llane_opaque_coll_config ncclCollConfig_t;     /* 2.32 */
 typedef struct llane_opaque_window *ncclWindow_t;             /* 2.27 */
 typedef struct llane_opaque_wait_signal ncclWaitSignalDesc_t; /* 2.29 */
 
+/* What NCCL hands to its plugins; level and flags are NCCL's ncclDebugLogLevel and subsystem bits. */
+typedef void (*llane_nccl_logger)(int level, unsigned long flags, const char *file, int line,
+                                  const char *format, ...);
+
 /* CommSplit: this rank joins no new communicator. */
 enum { NCCL_SPLIT_NOCOLOR = -1 };
 

@@ -10,10 +10,6 @@
 
 #include "nccl_abi.h"
 
-/* level and flags are NCCL's ncclDebugLogLevel and subsystem bits. */
-typedef void (*llane_nccl_logger)(int level, unsigned long flags, const char *file, int line,
-                                  const char *format, ...);
-
 /* NCCL 2.19, 2.20. One per process: no context. */
 struct llane_tuner_v1 {
     const char *name;

@@ -17,7 +17,7 @@ static ncclResult_t init_v2(uint8_t major, uint8_t minor, uint8_t patch, const c
 {
     (void)major, (void)minor, (void)patch, (void)suffix;
     if (llane_config()->enable) {
-        llane_startup_env(logger);
+        llane_startup_plugin("env", logger);
     }
     return ncclSuccess;
 }

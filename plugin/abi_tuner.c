@@ -9,10 +9,10 @@
  */
 #include "comm.h"
 #include "config.h"
+#include "contexts.h"
 #include "nccl_tuning.h"
 #include "startup.h"
 #include "tuner_abi.h"
-#include "tuner_contexts.h"
 
 static const char name[] = "llane";
 
@@ -22,8 +22,8 @@ static void *enter(void **ctx_slot, size_t n_ranks, size_t n_nodes, uint64_t com
     if (!llane_config()->enable) {
         return NULL;
     }
-    void *ctx = ctx_slot ? llane_tuner_add(ctx_slot, n_ranks, n_nodes, comm_id) : NULL;
-    llane_startup_tuner(logger);
+    void *ctx = ctx_slot ? llane_context_add(ctx_slot, n_ranks, n_nodes, comm_id, NULL) : NULL;
+    llane_startup_plugin("tuner", logger);
     (void)llane_nccl_tuning(); /* read here, not at the first collective */
     return ctx;
 }
@@ -39,7 +39,7 @@ static const struct llane_nccl_tuning_row *find_row(const struct llane_nccl_call
 static const struct llane_nccl_tuning_row *row_for(void *ctx, int func, size_t n_bytes)
 {
     size_t n_ranks, n_nodes;
-    if (!llane_config()->nccl_tuning || !llane_tuner_sizes(ctx, &n_ranks, &n_nodes)) {
+    if (!llane_config()->nccl_tuning || !llane_context_sizes(ctx, &n_ranks, &n_nodes)) {
         return NULL;
     }
     const struct llane_nccl_call call = {func, n_bytes, n_ranks, n_nodes};
@@ -126,11 +126,7 @@ static ncclResult_t destroy_v1(void)
 
 static ncclResult_t destroy_v2(void *ctx)
 {
-    const void *slot = llane_tuner_remove(ctx);
-    if (slot) {
-        /* A communicator ended by a call that llane did not see: its address may be used again. */
-        llane_comm_drop_containing(slot);
-    }
+    llane_comm_drop_context(ctx);
     return ncclSuccess;
 }
 

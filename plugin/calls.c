@@ -10,6 +10,7 @@
 #include "calls_ab.h"
 #include "comm.h"
 #include "config.h"
+#include "contexts.h"
 #include "err.h"
 #include "group.h"
 #include "key.h"
@@ -17,7 +18,6 @@
 #include "place.h"
 #include "setup.h"
 #include "stats.h"
-#include "tuner_contexts.h"
 
 /* ---- what NCCL always carries ---- */
 
@@ -62,12 +62,12 @@ static void meet(struct llane_comm *comm)
         nccl->CommCuDevice(handle, &comm->device) != ncclSuccess) {
         return; /* not ready, or no communicator: NCCL says so to the caller */
     }
-    uint64_t tuner_id;
     comm->handle_bytes = malloc_usable_size(handle);
-    if (llane_tuner_find(handle, comm->handle_bytes, &tuner_id) && tuner_id) {
+    uint64_t nccl_id = llane_context_find(handle, comm->handle_bytes, comm->options.name);
+    if (nccl_id) {
         /* Before the creation hook's id: the first communicator of a process has only this one. */
         pthread_mutex_lock(&comm->key_lock);
-        llane_key_of_tuner(tuner_id, comm->shrink, &comm->key);
+        llane_key_of_nccl_id(nccl_id, comm->shrink, &comm->key);
         comm->has_key = comm->shrink != LLANE_KEY_NAMELESS;
         pthread_mutex_unlock(&comm->key_lock);
     }

@@ -232,7 +232,7 @@ ncclResult_t llane_call_CommShrink(const struct llane_nccl *nccl, ncclComm_t par
     return born(&birth, nccl->CommShrink(parent, excluded, n_excluded, comm, config, flags));
 }
 
-/* Its new ranks know the unique id, its old ones the parent: only a tuner's id is known to all. */
+/* Its new ranks know the unique id, its old ones the parent: only NCCL's own id is known to all. */
 ncclResult_t llane_call_CommGrow(const struct llane_nccl *nccl, ncclComm_t parent, int nranks,
                                  const ncclUniqueId *id, int rank, ncclComm_t *comm,
                                  ncclConfig_t *config)

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "config.h"
+#include "contexts.h"
 #include "err.h"
 #include "forks.h"
 #include "log.h"
@@ -436,11 +437,12 @@ void llane_comm_drop(ncclComm_t handle, int is_abort)
     }
 }
 
-void llane_comm_drop_containing(const void *slot)
+void llane_comm_drop_context(void *ctx)
 {
+    const void *slot = llane_context_remove(ctx);
     ncclComm_t handle = NULL;
     pthread_mutex_lock(&table_lock);
-    for (struct llane_comm *c = all; c && !handle; c = c->next_in_all) {
+    for (struct llane_comm *c = all; slot && c && !handle; c = c->next_in_all) {
         uintptr_t offset = (uintptr_t)slot - (uintptr_t)c->handle;
         if (offset < c->handle_bytes) {
             handle = c->handle;

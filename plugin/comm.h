@@ -37,8 +37,8 @@ enum llane_comm_state {
     X(NONE, "")                                                                                    \
     X(ONE_RANK, "one rank")                                                                        \
     X(TOO_MANY_RANKS, "more than 16 ranks")                                                        \
-    X(NO_ID, "no communicator id before NCCL 2.28 under this door; LD_PRELOAD of "                 \
-             "libnccl-tuner-llane.so gives one")                                                   \
+    X(NO_ID, "no communicator id under this door; NCCL_PROFILER_PLUGIN=llane gives one from NCCL " \
+             "2.27 on, LD_PRELOAD of libnccl-tuner-llane.so with any")                             \
     X(NOT_READY, "NCCL does not answer for it")                                                    \
     X(CANCELED, "it ended during set-up")                                                          \
     X(BOARD, "ranks could not meet on this host")                                                  \
@@ -78,7 +78,7 @@ struct llane_comm {
 
     /* Set once before the state leaves NEW. */
     int n_ranks, rank, device;
-    size_t handle_bytes;        /* of NCCL's allocation, which holds the tuner context's slot */
+    size_t handle_bytes;        /* of NCCL's allocation, which holds the plugin contexts' slots */
     struct llane_board_key key; /* this and has_key under key_lock until then */
     int has_key;
     uint64_t shrink; /* llane_key_of_shrink, 0: it is no such child */
@@ -168,8 +168,9 @@ struct llane_comm *llane_comm_add(const struct llane_nccl *nccl, ncclComm_t hand
  */
 void llane_comm_drop(ncclComm_t handle, int is_abort);
 
-/* Drops whatever communicator holds this address inside its allocation (a tuner context's slot). */
-void llane_comm_drop_containing(const void *slot);
+/* NCCL ends this plugin context (contexts.h): so does its communicator, which may have been ended by a
+ * call that llane did not see, and whose address may be used again. */
+void llane_comm_drop_context(void *ctx);
 
 void llane_comm_hold(struct llane_comm *comm);
 void llane_comm_release(struct llane_comm *comm);

@@ -2,10 +2,12 @@
 
 #include <limits.h>
 #include <stddef.h>
+#include <string.h>
 
 #include "config.h"
 
 enum { GRAPHS_MIX = 2 };
+static const unsigned magic = 0xcafebeef; /* of a config that was initialised */
 
 /* Members in the order in which versions added them; the comment names the first version. */
 struct layout {
@@ -31,6 +33,16 @@ struct layout {
          ? (config)->member                                                                        \
          : (otherwise))
 
+void llane_comm_name_copy(const char *name, char out[LLANE_NAME_BYTES])
+{
+    size_t n = name ? strnlen(name, LLANE_NAME_BYTES - 1) : 0;
+    for (size_t i = 0; i < n; i++) {
+        int is_plain = name[i] >= ' ' && name[i] <= '~' && name[i] != '"' && name[i] != '\\';
+        out[i] = (char)(is_plain ? name[i] : '?');
+    }
+    out[n] = '\0';
+}
+
 struct llane_comm_options llane_comm_options_read(const ncclConfig_t *config,
                                                   const struct llane_comm_options *parent)
 {
@@ -44,6 +56,10 @@ struct llane_comm_options llane_comm_options_read(const ncclConfig_t *config,
     options.split_share = READ(given, split_share, 21800, options.split_share);
     options.shrink_share = READ(given, shrink_share, 22700, options.shrink_share);
     options.graph_usage = READ(given, graph_usage, 22900, options.graph_usage);
+    if (given && given->magic == magic && given->version >= 22700 &&
+        given->size >= offsetof(struct layout, collnet_enable)) {
+        llane_comm_name_copy(given->comm_name, options.name);
+    }
     (void)llane_config_nccl_number("NCCL_COMM_SPLIT_SHARE_RESOURCES", &options.split_share);
     (void)llane_config_nccl_number("NCCL_COMM_SHRINK_SHARE_RESOURCES", &options.shrink_share);
     int most, mixing;

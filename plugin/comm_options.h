@@ -8,6 +8,8 @@
 
 #include "nccl_abi.h"
 
+enum { LLANE_NAME_BYTES = 64 };
+
 struct llane_comm_options {
     int max_ctas;     /* NCCL_MAX_CTAS, else the config's; 0: no limit */
     int split_share;  /* children made by ncclCommSplit share the parent's resources, hence order */
@@ -15,10 +17,14 @@ struct llane_comm_options {
     int is_blocking;  /* else calls return before they are done, as ncclInProgress */
     int graph_usage;  /* 2: graphs and eager calls mix, and are ordered (NCCL's default) */
     int is_guessed;   /* its config, or that which it inherits, was read before llane was there */
+    char name[LLANE_NAME_BYTES]; /* the config's commName, as copied below; "": none */
 };
 
 /* config and parent may be NULL; as NCCL does, a child without a config takes its parent's. */
 struct llane_comm_options llane_comm_options_read(const ncclConfig_t *config,
                                                   const struct llane_comm_options *parent);
+
+/* Cut to fit, and with '?' for what is not plain in JSON and in a line of text; NULL gives "". */
+void llane_comm_name_copy(const char *name, char out[LLANE_NAME_BYTES]);
 
 #endif

@@ -5,7 +5,7 @@
 
 #include "peers.h"
 
-enum source { TUNER = 1, UNIQUE_ID, PROCESS, CHILD, EXCLUDED };
+enum source { NCCL_ID = 1, UNIQUE_ID, PROCESS, CHILD, EXCLUDED };
 
 /* FNV-1a, run twice from different bases: ids must not collide by chance, nothing more; a guessed id
  * meets the board's own checks. */
@@ -35,10 +35,10 @@ uint64_t llane_key_of_shrink(const int *excluded, int n_excluded, uint64_t n_shr
     return n_shrinks_before || sum <= LLANE_KEY_NAMELESS ? LLANE_KEY_NAMELESS : sum;
 }
 
-void llane_key_of_tuner(uint64_t comm_id, uint64_t shrink, struct llane_board_key *out)
+void llane_key_of_nccl_id(uint64_t comm_id, uint64_t shrink, struct llane_board_key *out)
 {
     const uint64_t both[2] = {comm_id, shrink};
-    fill(TUNER, both, sizeof both, out);
+    fill(NCCL_ID, both, sizeof both, out);
 }
 
 void llane_key_of_unique_id(const ncclUniqueId *id, struct llane_board_key *out)

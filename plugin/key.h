@@ -2,8 +2,8 @@
  * key: the communicator id that all its ranks can compute, and nobody else shares. Pure but for
  * llane_key_of_process, which counts.
  *
- * Which source a communicator uses must be the same on all ranks: a tuner's id where there is one,
- * else what the creating call showed.
+ * Which source a communicator uses must be the same on all ranks: NCCL's own id where there is
+ * one, else what the creating call showed.
  */
 #ifndef LLANE_KEY_H
 #define LLANE_KEY_H
@@ -23,8 +23,8 @@
 enum { LLANE_KEY_NAMELESS = 1 };
 uint64_t llane_key_of_shrink(const int *excluded, int n_excluded, uint64_t n_shrinks_before);
 
-/* NCCL >= 2.28: the id that the tuner's init got. shrink: as above; 0: it is no such child. */
-void llane_key_of_tuner(uint64_t comm_id, uint64_t shrink, struct llane_board_key *out);
+/* The id that a tuner's or a profiler's init got. shrink: as above; 0: it is no such child. */
+void llane_key_of_nccl_id(uint64_t comm_id, uint64_t shrink, struct llane_board_key *out);
 
 void llane_key_of_unique_id(const ncclUniqueId *id, struct llane_board_key *out);
 

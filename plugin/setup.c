@@ -101,11 +101,13 @@ static const char *memory_text(const struct llane_setup *s)
 
 static void log_active(const struct llane_setup *s, const struct llane_lane *lane, uint64_t number)
 {
+    const char *name = s->comm->options.name;
     LLANE_INFO("rank %d of %d: active from all-reduce %" PRIu64 " over %s, %" PRIu64 " to %" PRIu64
-               " bytes, at most %u blocks, %" PRIu64 " KiB of staging memory, table %08x",
+               " bytes, at most %u blocks, %" PRIu64 " KiB of staging memory, table %08x%s%s%s",
                s->comm->rank, s->comm->n_ranks, number, memory_text(s), lane->limits.min_bytes,
                lane->limits.max_bytes, lane->limits.max_blocks, lane->staging->bytes >> 10,
-               (unsigned)llane_tuning_hash(&lane->limits.tuning, sizeof lane->limits.tuning));
+               (unsigned)llane_tuning_hash(&lane->limits.tuning, sizeof lane->limits.tuning),
+               name[0] ? ", name \"" : "", name, name[0] ? "\"" : "");
 }
 
 static void finish(struct llane_setup *s, enum llane_inactive_reason reason)

@@ -10,8 +10,8 @@
 #include "real_nccl.h"
 #include "version.h"
 
-/* Relaxed throughout: each is a word of its own that only chooses what the line says. */
-static atomic_int has_tuner, has_env;
+/* The plugin table that NCCL asked last. Relaxed throughout: it only chooses what the line says. */
+static const char *_Atomic plugin = "net";
 static atomic_flag is_announced = ATOMIC_FLAG_INIT;
 
 static const char *file_of(const char *path)
@@ -33,13 +33,10 @@ static const char *door(void)
     if (dl_iterate_phdr(is_drop_in, NULL)) {
         return "drop-in";
     }
-    if (dladdr(&has_tuner, &self) && llane_config_is_preloaded(file_of(self.dli_fname))) {
+    if (dladdr(&plugin, &self) && llane_config_is_preloaded(file_of(self.dli_fname))) {
         return "preload";
     }
-    if (atomic_load_explicit(&has_tuner, memory_order_relaxed)) {
-        return "tuner";
-    }
-    return atomic_load_explicit(&has_env, memory_order_relaxed) ? "env" : "net/profiler";
+    return atomic_load_explicit(&plugin, memory_order_relaxed);
 }
 
 void llane_startup_load(void)
@@ -47,26 +44,15 @@ void llane_startup_load(void)
     llane_interpose_scan();
 }
 
-static void enter(llane_nccl_logger logger)
+void llane_startup_plugin(const char *kind, llane_nccl_logger logger)
 {
+    atomic_store_explicit(&plugin, kind, memory_order_relaxed);
     llane_log_set_nccl(logger);
     llane_interpose_scan();
     if (logger) {
         llane_interpose_check_logger((uintptr_t)logger);
     }
     llane_startup_announce();
-}
-
-void llane_startup_tuner(llane_nccl_logger logger)
-{
-    atomic_store_explicit(&has_tuner, 1, memory_order_relaxed);
-    enter(logger);
-}
-
-void llane_startup_env(llane_nccl_logger logger)
-{
-    atomic_store_explicit(&has_env, 1, memory_order_relaxed);
-    enter(logger);
 }
 
 void llane_startup_announce(void)

@@ -13,11 +13,9 @@
 /* The constructor. */
 void llane_startup_load(void);
 
-/* A tuner's init: hands on the logger, redirects libnccls that have come since, says the line. */
-void llane_startup_tuner(llane_nccl_logger logger);
-
-/* An env plugin's init, the same; logger is NULL from NCCL before 2.30. */
-void llane_startup_env(llane_nccl_logger logger);
+/* The init of a plugin of this kind, a literal: hands on the logger, redirects libnccls that have come
+ * since, says the line. logger is NULL from env plugins before NCCL 2.30 and profilers before 2.27. */
+void llane_startup_plugin(const char *kind, llane_nccl_logger logger);
 
 /*
  * The line, once: "llane VERSION: door DOOR, NCCL X.Y.Z at PATH, N call sites redirected". For

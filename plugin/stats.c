@@ -39,6 +39,7 @@ static void take(struct llane_comm *comm, struct llane_stats_record *out)
         .setup_ms = atomic_load_explicit(&comm->setup_ms, memory_order_relaxed),
         .stats = comm->stats,
     };
+    memcpy(out->name, comm->options.name, sizeof out->name);
     if (lane) {
         memcpy(out->launched, lane->n_launched, sizeof out->launched);
         out->has_ab = lane->ab != NULL;

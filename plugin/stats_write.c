@@ -105,15 +105,21 @@ static void print_bucket(const struct llane_stats_record *r, int bucket, FILE *f
     fputc('\n', file);
 }
 
+static void print_comm(const struct llane_stats_record *r, const char *what, FILE *file)
+{
+    int has_name = r->name[0] != 0;
+    fprintf(file, "llane %s: pid %d rank %d/%d id %08" PRIx32 "%s%s%s: ", what, (int)getpid(),
+            r->rank, r->n_ranks, r->id, has_name ? " \"" : "", r->name, has_name ? "\"" : "");
+}
+
 void llane_stats_print(const struct llane_stats_record *r, FILE *file)
 {
     struct sum lane, nccl;
     sum_up(r, &lane, &nccl);
+    print_comm(r, "stats", file);
     fprintf(file,
-            "llane stats: pid %d rank %d/%d id %08" PRIx32 ": lane %" PRIu64 " calls %" PRIu64
-            " bytes; NCCL %" PRIu64 " calls %" PRIu64 " bytes",
-            (int)getpid(), r->rank, r->n_ranks, r->id, lane.calls, lane.bytes, nccl.calls,
-            nccl.bytes);
+            "lane %" PRIu64 " calls %" PRIu64 " bytes; NCCL %" PRIu64 " calls %" PRIu64 " bytes",
+            lane.calls, lane.bytes, nccl.calls, nccl.bytes);
     print_reasons(r, file);
     fputc('\n', file);
     for (int b = 0; b < LLANE_SIZE_BUCKETS; b++) {
@@ -183,10 +189,8 @@ static void print_shadow(const struct llane_stats_record *r, FILE *file)
             beyond += r->shadow.sizes[b].beyond;
         }
     }
-    fprintf(file,
-            "llane ab: pid %d rank %d/%d id %08" PRIx32 ": %" PRIu64
-            " results differ by more than rounding in all\n",
-            (int)getpid(), r->rank, r->n_ranks, r->id, beyond);
+    print_comm(r, "ab", file);
+    fprintf(file, "%" PRIu64 " results differ by more than rounding in all\n", beyond);
 }
 
 void llane_stats_print_ab(const struct llane_stats_record *r, FILE *file)
@@ -204,8 +208,8 @@ void llane_stats_print_ab(const struct llane_stats_record *r, FILE *file)
         }
     }
     if (is_any) {
-        fprintf(file, "llane ab: pid %d rank %d/%d id %08" PRIx32 ": saved %.3f ms in all\n",
-                (int)getpid(), r->rank, r->n_ranks, r->id, saved_us / 1000);
+        print_comm(r, "ab", file);
+        fprintf(file, "saved %.3f ms in all\n", saved_us / 1000);
     }
 }
 
@@ -316,13 +320,14 @@ static void json_record(const struct llane_stats_record *r, FILE *file)
     int is_first = 1;
     sum_up(r, &lane, &nccl);
     fprintf(file,
-            "    {\"id\": \"%08" PRIx32 "\", \"rank\": %d, \"ranks\": %d, \"inactive\": \"%s\",\n"
+            "    {\"id\": \"%08" PRIx32 "\", \"name\": \"%s\", \"rank\": %d, \"ranks\": %d,\n"
+            "     \"inactive\": \"%s\",\n"
             "     \"setup_ms\": %" PRId64 ", \"errors\": %" PRIu64 ",\n"
             "     \"lane\": {\"calls\": %" PRIu64 ", \"bytes\": %" PRIu64 "},\n"
             "     \"nccl\": {\"calls\": %" PRIu64 ", \"bytes\": %" PRIu64 "},\n"
             "     \"sizes\": [",
-            r->id, r->rank, r->n_ranks, llane_inactive_text(r->inactive_reason), r->setup_ms,
-            r->stats.n_errors, lane.calls, lane.bytes, nccl.calls, nccl.bytes);
+            r->id, r->name, r->rank, r->n_ranks, llane_inactive_text(r->inactive_reason),
+            r->setup_ms, r->stats.n_errors, lane.calls, lane.bytes, nccl.calls, nccl.bytes);
     for (int b = 0; b < LLANE_SIZE_BUCKETS; b++) {
         if (is_used(r, b)) {
             json_bucket(r, b, is_first, file);

@@ -9,6 +9,7 @@
 #include <stdio.h>
 
 #include "ab.h"
+#include "comm_options.h"
 #include "shadow.h"
 #include "stats.h"
 
@@ -17,6 +18,7 @@ struct llane_stats_record {
     struct llane_stats_record *next;
     int rank, n_ranks, inactive_reason;
     uint32_t id;
+    char name[LLANE_NAME_BYTES]; /* as llane_comm_name_copy leaves it */
     int64_t setup_ms;
     struct llane_stats stats;
     uint64_t launched[LLANE_SIZE_BUCKETS][LLANE_N_ALGORITHMS][LLANE_N_PACKETS];

@@ -93,10 +93,29 @@ done
 
 # ---- doors ----
 lane door__tuner_by_path__active 2 -e "*:NCCL_TUNER_PLUGIN=$build/emu/libnccl-tuner-llane.so" -- --counts 9
-for door in NET PROFILER; do
-    lane "door__${door}__active" 2 -u '*:NCCL_TUNER_PLUGIN' \
-        -e "*:NCCL_${door}_PLUGIN=$build/emu/libnccl-tuner-llane.so" -- --counts 9 --comms 2 --batch 2
+file=$build/emu/libnccl-tuner-llane.so
+lane door__NET__active 2 -u '*:NCCL_TUNER_PLUGIN' -e "*:NCCL_NET_PLUGIN=$file" -- --counts 9 --comms 2 --batch 2
+profiler=(-u '*:NCCL_TUNER_PLUGIN' -e "*:NCCL_PROFILER_PLUGIN=$file")
+for version in 2.23.4 2.25.1 2.26.6 2.27.7 2.28.9 2.29.7 2.30.7; do
+    case $version in 2.2[3-6].*) active=2 ;; *) active=4 ;; esac # an id for the first one too
+    lane "door__profiler_of_${version}__right_sums" 2 "${profiler[@]}" -e "*:FAKE_NCCL_VERSION=$version" -- \
+        --counts 9 --comms 2 --batch 2
+    [ "$(grep -c 'active from all-reduce' "$out")" = $active ] &&
+        [ "$(grep -c 'inactive: no communicator id' "$out")" = $((4 - active)) ] &&
+        [ "$(grep -c "door profiler, NCCL $version" "$out")" = 2 ] && ! grep -q 'asks for events' "$out"
+    report $? "door__profiler_of_${version}__${active}_of_4_active"
 done
+for kind in config nonblocking split halves; do
+    lane "door__profiler__communicator_by_${kind}__right_sums" 4 "${profiler[@]}" -e '*:FAKE_NCCL_VERSION=2.27.7' -- \
+        --kind $kind
+done
+lane door__profiler_and_tuner_of_2.27.7__first_communicator_active 2 -e "*:NCCL_PROFILER_PLUGIN=$file" \
+    -e '*:FAKE_NCCL_VERSION=2.27.7' -- --counts 9
+lane door__tuner_on_one_rank_profiler_on_the_other__first_communicator_active 2 -u 1:NCCL_TUNER_PLUGIN \
+    -e "1:NCCL_PROFILER_PLUGIN=$file" -- --counts 9
+nccl door__profiler_of_2.27.7_on_one_rank_preload_on_the_other__NCCL 2 "no verdict within 300 ms" \
+    -u '*:NCCL_TUNER_PLUGIN' -e "0:NCCL_PROFILER_PLUGIN=$file" -e "1:LD_PRELOAD=$preloaded" \
+    -e '*:FAKE_NCCL_VERSION=2.27.7' -e '*:LLANE_WAIT_TIMEOUT_MS=300' -- --counts 9
 # Rank 0 loads it before its first communicator is created (ncclGetUniqueId), the others while: only
 # later communicators have an id on all ranks.
 lane door__ENV__second_communicator_active 2 -u '*:NCCL_TUNER_PLUGIN' -e '*:LLANE_WAIT=0' \
@@ -112,6 +131,9 @@ lane door__several_at_once__active 2 -e "*:NCCL_NET_PLUGIN=$build/emu/libnccl-tu
 nccl off__LLANE_ENABLE_0__inert 2 "" -e '*:LLANE_ENABLE=0' -- --counts 9
 ! grep -Eq 'LLANE |llane \[|llane stats' "$out"
 report $? off__LLANE_ENABLE_0__silent
+nccl off__LLANE_ENABLE_0__profiler__inert 2 "" "${profiler[@]}" -e '*:LLANE_ENABLE=0' -- --counts 9
+! grep -Eq 'LLANE |llane \[|llane stats|NCCL WARN' "$out"
+report $? off__LLANE_ENABLE_0__profiler__silent
 nccl partial__one_rank_has_no_llane__others_go_on 3 "lane not live yet" -u 1:NCCL_TUNER_PLUGIN \
     -e '*:LLANE_WAIT=0' -- --counts 9,1000 --iters 20
 nccl partial__one_rank_disabled__others_go_on 3 "lane not live yet" -e 2:LLANE_ENABLE=0 \

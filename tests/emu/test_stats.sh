@@ -57,6 +57,31 @@ run --wait --stats="$folder/none/s" -- 2 "$programs/prog_allreduce" --counts 5 &
     grep -q 'LLANE_STATS=.*No such file or directory' "$folder/out"
 report $? file__cannot_be_written__program_ends_well_and_it_is_said
 
+# names KIND NAMES: the communicators' names in rank 1's file, in the order of their ends.
+names() {
+    run --wait --stats="$folder/n-%r.json" -- 2 "$programs/prog_allreduce" --kind "$1" --name 'tp "0"' --counts 5 --comms 2 --batch 2 &&
+        python3 - "$folder/n-1.json" "$2" >>"$folder/out" 2>&1 <<'PYTHON'
+import json, sys
+with open(sys.argv[1], encoding="utf-8") as file:
+    comms = json.load(file)["communicators"]
+print(comms)
+assert sorted(comm["name"] for comm in comms) == sys.argv[2].split(","), comms
+assert all(comm["rank"] == 1 and comm["ranks"] == 2 for comm in comms)
+PYTHON
+}
+names config ",tp ?0?"
+report $? json__names_that_creation_hooks_saw__reported
+export NCCL_PROFILER_PLUGIN=$build/emu/libnccl-tuner-llane.so FAKE_NCCL_VERSION=2.27.7
+names config "tp ?0?,tp ?0?"
+report $? json__profiler__first_communicator_has_its_name_too
+names rank ","
+report $? json__no_name_given__empty
+NCCL_DEBUG=INFO run --wait --stats -- 2 "$programs/prog_allreduce" --kind config --name tp --counts 5 &&
+    [ "$(grep -Ec 'llane stats: .* rank [01]/2 id [0-9a-f]{8} "tp": lane [1-9]' "$folder/out")" = 2 ] &&
+    [ "$(grep -Ec 'rank [01] of 2: active from .*, name "tp"$' "$folder/out")" = 2 ]
+report $? text__name__in_the_communicators_line_and_the_log
+unset NCCL_PROFILER_PLUGIN FAKE_NCCL_VERSION
+
 run --stats="$folder/unused" -- 1 true
 [ ! -e "$folder/unused" ]
 report $? file__process_without_a_communicator__none

@@ -4,6 +4,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include <cmocka.h>
 
@@ -27,6 +28,7 @@ static struct config config_of(unsigned version)
 {
     return (struct config){
         .size = sizeof(struct config),
+        .magic = 0xcafebeef,
         .version = version,
         .blocking = UNSET,
         .max_ctas = UNSET,
@@ -80,6 +82,36 @@ static void config__members_of_its_version__read(void **state)
     assert_int_equal(o.graph_usage, 2);
 }
 
+static void config__name__read_if_its_version_has_one(void **state)
+{
+    (void)state;
+    struct config config = config_of(22700);
+    assert_string_equal(read_options(&config, NULL).name, "");
+    config.comm_name = "tp:0 of \"a\\b\"\n\xc3\xa9";
+    struct llane_comm_options o = read_options(&config, NULL);
+    assert_string_equal(o.name, "tp:0 of ?a?b????");
+    assert_string_equal(read_options(NULL, &o).name,
+                        o.name); /* as NCCL, a child of such a parent */
+    struct config unnamed = config_of(22700);
+    assert_string_equal(read_options(&unnamed, &o).name, "");
+    char longer[200];
+    memset(longer, 'x', sizeof longer - 1);
+    longer[sizeof longer - 1] = '\0';
+    config.comm_name = longer;
+    o = read_options(&config, NULL);
+    assert_int_equal(strlen(o.name), LLANE_NAME_BYTES - 1);
+
+    config.comm_name = (const char *)1; /* whatever lies there: these have no such member */
+    config.version = 22600;
+    assert_string_equal(read_options(&config, NULL).name, "");
+    config.version = 22700;
+    config.size = offsetof(struct config, comm_name);
+    assert_string_equal(read_options(&config, NULL).name, "");
+    config.size = sizeof config;
+    config.magic = 0;
+    assert_string_equal(read_options(&config, NULL).name, "");
+}
+
 static void variables__set_at_any_time__beat_the_config(void **state)
 {
     (void)state;
@@ -113,6 +145,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(nothing_said__ncclS_defaults, forget_variables),
         cmocka_unit_test_teardown(config__members_of_its_version__read, forget_variables),
+        cmocka_unit_test_teardown(config__name__read_if_its_version_has_one, forget_variables),
         cmocka_unit_test_teardown(variables__set_at_any_time__beat_the_config, forget_variables),
         cmocka_unit_test_teardown(child__without_a_config__as_its_parent, forget_variables),
     };

@@ -64,8 +64,8 @@ interpose_object() {
 }
 # Not under a sanitizer: its runtime would have to be the first library of every program here.
 mkdir "$out/objects"
-for module in elf_image hooks real_nccl exports door startup abi_tuner abi_env tuner_contexts forks nccl_tuning \
-    log config version; do
+for module in elf_image hooks real_nccl exports door startup abi_tuner abi_env abi_profiler contexts \
+    comm_options forks nccl_tuning log config version; do
     "$cc" "${flags[@]}" -fPIC -fvisibility=hidden -c "plugin/$module.c" -o "$out/objects/$module.o" ||
         build_failed "$module"
 done

@@ -1,7 +1,8 @@
-#include "tuner_contexts.h"
+#include "contexts.h"
 
 #include <pthread.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "forks.h"
 
@@ -11,6 +12,7 @@ struct record {
     uintptr_t ctx;
     uint64_t comm_id;
     size_t n_ranks, n_nodes;
+    char name[LLANE_NAME_BYTES];
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the two below */
@@ -43,7 +45,8 @@ static struct record *find_slot(uintptr_t slot)
     return record;
 }
 
-void *llane_tuner_add(void **ctx_slot, size_t n_ranks, size_t n_nodes, uint64_t comm_id)
+void *llane_context_add(void **ctx_slot, size_t n_ranks, size_t n_nodes, uint64_t comm_id,
+                        const char *name)
 {
     uintptr_t ctx = 0;
     if (!lock_records()) {
@@ -64,12 +67,13 @@ void *llane_tuner_add(void **ctx_slot, size_t n_ranks, size_t n_nodes, uint64_t 
         record->comm_id = comm_id;
         record->n_ranks = n_ranks;
         record->n_nodes = n_nodes;
+        llane_comm_name_copy(name, record->name);
     }
     pthread_mutex_unlock(&lock);
     return (void *)ctx;
 }
 
-const void *llane_tuner_remove(void *ctx)
+const void *llane_context_remove(void *ctx)
 {
     uintptr_t slot = 0;
     if (!lock_records()) {
@@ -89,7 +93,7 @@ const void *llane_tuner_remove(void *ctx)
     return (const void *)slot;
 }
 
-int llane_tuner_sizes(void *ctx, size_t *n_ranks_out, size_t *n_nodes_out)
+int llane_context_sizes(void *ctx, size_t *n_ranks_out, size_t *n_nodes_out)
 {
     if (!lock_records()) {
         return 0;
@@ -106,18 +110,24 @@ int llane_tuner_sizes(void *ctx, size_t *n_ranks_out, size_t *n_nodes_out)
     return record != NULL;
 }
 
-int llane_tuner_find(const void *comm, size_t comm_bytes, uint64_t *comm_id_out)
+uint64_t llane_context_find(const void *comm, size_t comm_bytes, char name[LLANE_NAME_BYTES])
 {
-    int is_found = 0;
+    uint64_t id = 0;
+    uintptr_t newest = 0;
     if (!lock_records()) {
         return 0;
     }
     for (struct record *record = records; record; record = record->next) {
         if (record->slot - (uintptr_t)comm < comm_bytes) {
-            *comm_id_out = record->comm_id;
-            is_found = 1;
+            if (record->comm_id && record->ctx > newest) {
+                newest = record->ctx;
+                id = record->comm_id;
+            }
+            if (!name[0]) {
+                memcpy(name, record->name, LLANE_NAME_BYTES);
+            }
         }
     }
     pthread_mutex_unlock(&lock);
-    return is_found;
+    return id;
 }
