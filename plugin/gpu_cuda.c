@@ -773,7 +773,7 @@ static int has_one_early(cudaGraphNode_t node)
     return n_early <= 1;
 #else
     (void)node;
-    return 1;
+    return 0;
 #endif
 }
 

@@ -8,18 +8,9 @@ export LLANE_BUILD=${LLANE_BUILD:?set by make test}
 out=$LLANE_BUILD/tests/bench
 rm -rf "$out" && mkdir -p "$out" || exit 1
 
-number=0 failed=0
-# report NAME STATUS: says what the last run printed when it failed.
-report() {
-    number=$((number + 1))
-    if [ "$2" -eq 0 ]; then
-        echo "ok $number - $1"
-    else
-        sed 's/^/# /' "$out/stdout" "$out/stderr"
-        echo "not ok $number - $1"
-        failed=1
-    fi
-}
+# shellcheck source=tests/tap.bash
+. tests/tap.bash
+explain() { cat "$out/stdout" "$out/stderr"; }
 bench() { timeout -k 5 100 tools/llane bench --emulate --reps 2 --ops 4 "$@" >"$out/stdout" 2>"$out/stderr"; }
 # Rows of the table: a size, eight cells, wrong elements, a route.
 rows() { grep -cE "^ +[0-9]+ ( +([0-9.]+|-)){8} +$1" "$out/stdout"; }
@@ -27,22 +18,22 @@ rows() { grep -cE "^ +[0-9]+ ( +([0-9.]+|-)){8} +$1" "$out/stdout"; }
 bench --ranks 3 --sizes 8:512K:256 && [ "$(rows '0  lane')" -eq 2 ] &&
     [ "$(rows '0  NCCL, ')" -eq 1 ] && grep -q '^EMULATED' "$out/stdout" &&
     grep -q '^floor: [0-9.]* us = ' "$out/stdout"
-report "graph: the lane's sizes, NCCL's sizes, the floor, marked as emulated" $?
+report $? "graph: the lane's sizes, NCCL's sizes, the floor, marked as emulated"
 bench --mode eager --sizes 8:4K:8 --type bfloat16 --op avg && [ "$(rows '0  lane')" -eq 4 ]
-report "eager" $?
+report $? "eager"
 bench --mode producer --sizes 64:4K:8 --type float16 && [ "$(rows '0  lane')" -eq 3 ] &&
     grep -q 'producer kernels' "$out/stdout"
-report "producer" $?
+report $? "producer"
 bench --breakdown --sizes 64:4K:8 && [ "$(rows '0  lane')" -eq 3 ] && grep -q 'CPU lane' "$out/stdout"
-report "breakdown" $?
+report $? "breakdown"
 # Of each row: all = launch + push + polling + reduce + end, and what was stamped took some time.
 awk '$2 ~ /^(spin|sleep)$/ && NF == 9 {
     rest = $3 - $4 - $5 - $6 - $8 - $9; stamped = $5 + $6 + $8 + $9
     if (rest > -0.06 && rest < 0.06 && stamped > 0 && $6 >= 0 && $8 >= 0) rows[$2]++
 } END { exit rows["spin"] != 3 || rows["sleep"] != 3 }' "$out/stdout"
-report "breakdown inside the kernels, spinning and sleeping" $?
+report $? "breakdown inside the kernels, spinning and sleeping"
 bench --gpus 1 --sizes 64 --env LLANE_ENABLE=0 && [ "$(rows 0)" -eq 1 ] && [ "$(rows '0  lane')" -eq 0 ]
-report "several ranks on one GPU; --env reaches the ranks; no llane is said" $?
+report $? "several ranks on one GPU; --env reaches the ranks; no llane is said"
 # The bench reads what rank 0 logs, wherever and whatever the user has it log.
 bad=0
 export NCCL_DEBUG=VERSION NCCL_DEBUG_SUBSYS=NET NCCL_DEBUG_FILE="$out/log" LLANE_STATS="$out/stats"
@@ -54,10 +45,10 @@ for setting in NCCL_DEBUG=WARN NCCL_DEBUG_SUBSYS=NET "NCCL_DEBUG_FILE=$out/log" 
     fi
 done
 bench --overhead --env LLANE_STATS=0 && grep -q 'added' "$out/stdout" && [ ! -s "$out/stderr" ] || bad=1
-report "what NCCL is to log, and LLANE_STATS: no matter" $bad
+report $bad "what NCCL is to log, and LLANE_STATS: no matter"
 timeout -k 5 100 tools/llane demo --emulate 2 >"$out/stdout" 2>"$out/stderr" &&
     grep -q '; rank 0 of 2: active from ' "$out/stdout" && grep -q ' ok  *lane: ' "$out/stdout"
-report "demo: the same" $?
+report $? "demo: the same"
 unset NCCL_DEBUG NCCL_DEBUG_SUBSYS NCCL_DEBUG_FILE LLANE_STATS
 
 # Host memory: 8 B is one LL packet, 3000 B of float32 188 sentinel packets, whose lines are 192; both are
@@ -70,29 +61,34 @@ bench --ranks 3 --memory host --sizes 8:3000:375 --env LLANE_ALGO=one-shot &&
     grep -qE '^ +3000 .*0  lane: one-shot sentinel; over the link 12160 out, 6016 in$' "$out/stdout" &&
     bench --ranks 3 --memory host --sizes 6000 --env LLANE_ALGO=one-shot &&
     grep -qE '^ +6000 .*0  lane: one-shot sentinel; over the link 12000 out, 12000 in$' "$out/stdout"
-report "--memory host: lane and floor over it, placement, what crosses the link" $?
+report $? "--memory host: lane and floor over it, placement, what crosses the link"
 bench --ranks 3 --memory host --sizes 3000 --env LLANE_ALGO=two-shot --env LLANE_PACKET=sentinel \
     --json="$out/host.json" &&
     grep -q '"link_bytes": {"out": 6048, "in": 4032}' "$out/host.json" &&
     grep -q '"placement": "not placed: ' "$out/host.json"
-report "--memory host: two-shot moves fewer bytes in" $?
+report $? "--memory host: two-shot moves fewer bytes in"
 EMU_FAULTS='no_peer:*>*' bench --sizes 64 && grep -q '^floor: .* through host memory' "$out/stdout" &&
     grep -q '^lane: .* over host memory, ' "$out/stdout"
-report "no peer access: lane and floor over host memory" $?
+report $? "no peer access: lane and floor over host memory"
 bench --memory disk
 [ $? -eq 2 ] && grep -q 'auto, p2p, host are known' "$out/stderr"
-report "--memory: what is not known is refused" $?
+report $? "--memory: what is not known is refused"
 bench --skip-nccl --sizes 64 --env LLANE_MAX_BYTES=32 && [ "$(rows '0  NCCL, above LLANE_MAX_BYTES')" -eq 1 ]
-report "--skip-nccl" $?
+report $? "--skip-nccl"
 bench --overhead && grep -qE 'NCCL directly [0-9]+ ns, through llane [0-9]+ ns, added -?[0-9]+ ns' "$out/stdout" &&
     [ ! -s "$out/stderr" ]
-report "overhead: a million calls that llane saw" $?
+report $? "overhead: a million calls that llane saw"
 # 100 ns is the aim, on a machine with nothing else to do; this notices a lock or a search.
 added=$(sed -nE 's/.*added (-?[0-9]+) ns.*/\1/p' "$out/stdout")
-[ -n "$added" ] && [ "$added" -lt 400 ]
-report "overhead: little" $?
+case ${LLANE_V:-} in
+asan | tsan) report 77 "overhead: little" "of a sanitizer, most of it" ;;
+*)
+    [ -n "$added" ] && [ "$added" -lt 400 ]
+    report $? "overhead: little"
+    ;;
+esac
 bench --overhead --env NCCL_TUNER_PLUGIN=none && grep -q 'llane saw 0 of 1020000 calls' "$out/stderr"
-report "overhead without llane: said to be worth nothing" $?
+report $? "overhead without llane: said to be worth nothing"
 
 # Results are compared with the tests' NCCL, which shares no code with the reference here.
 for type in int8 uint8 int32 uint32 int64 uint64 float16 float32 float64 bfloat16 float8e4m3 float8e5m2; do
@@ -102,18 +98,18 @@ for type in int8 uint8 int32 uint32 int64 uint64 float16 float32 float64 bfloat1
         [ "$(rows '0 ')" -eq 2 ] || bad=1
         [ $bad -eq 0 ] || break
     done
-    report "$type: every operation is what the reference says" $bad
+    report $bad "$type: every operation is what the reference says"
 done
 bench --sizes 64:4K:64 --plant-error 1
 status=$?
 [ $status -eq 1 ] && [ "$(rows 0)" -eq 0 ] && [ "$(rows '[1-9][0-9]*  lane')" -eq 2 ] &&
     grep -q 'wrong elements' "$out/stderr"
-report "a damaged element is found, at every size, and fails the run" $?
+report $? "a damaged element is found, at every size, and fails the run"
 bad=0
 for type in int8 uint64 float64 bfloat16 float8e4m3; do
     bench --sizes 64 --plant-error 0 --type $type && bad=1
 done
-report "in other types too" $bad
+report $bad "in other types too"
 
 bench --sizes 8:2K:16 --json && python3 - "$out/stdout" <<'PY'
 import json, sys
@@ -127,18 +123,18 @@ for s in b["sizes"]:
     assert abs(s["ratio"] - nccl["median"] / lane["median"]) < 0.01 * s["ratio"] + 1e-3, s
     assert abs(s["lane_over_floor"] * b["floor_us"]["sum"] - lane["median"]) < 0.02 * lane["median"] + 1e-2, s
 PY
-report "JSON says what was measured" $?
+report $? "JSON says what was measured"
 bench --sizes 8:2K:16 --json="$out/b.json" --csv "$out/b.csv" && [ "$(rows '0  lane')" -eq 3 ] &&
     python3 -m json.tool "$out/b.json" >/dev/null && [ "$(wc -l <"$out/b.csv")" -eq 4 ] &&
     [ "$(awk -F, '{print NF}' "$out/b.csv" | sort -u)" = 17 ]
-report "JSON and CSV files beside the table" $?
+report $? "JSON and CSV files beside the table"
 if scripts/plot --check 2>"$out/stderr"; then
     bench --sizes 8:2K:16 --plot "$out/b.svg" && grep -q '</svg>' "$out/b.svg"
-    report "a plot" $?
+    report $? "a plot"
 else
     bench --sizes 8 --plot "$out/b.svg"
     [ $? -eq 1 ] && grep -q 'matplotlib is missing' "$out/stderr"
-    report "no matplotlib: said before anything is measured" $?
+    report $? "no matplotlib: said before anything is measured"
 fi
 
 refused() { # refused WORD OPTION...
@@ -151,11 +147,11 @@ bad=0
 for sizes in 8:4 x 0 8:64:1 8:64:x 8:64:2x 2G 8: :8 8:64: -8 1:1G:1 8,16; do
     refused "--sizes $sizes: MIN:MAX:FACTOR" --sizes "$sizes" || { bad=1; echo "# accepted: $sizes"; }
 done
-report "sizes that make no sense are refused by name" $bad
+report $bad "sizes that make no sense are refused by name"
 refused '--type float31' --type float31 && refused '--op' --op mean && refused '--mode' --mode fast &&
     refused '--ranks 17' --ranks 17 && refused '--plot' --plot x.gif && refused '--env' --env X &&
     refused 'not expected' 64 && refused 'lists the options' --frob
-report "so are other options" $?
+report $? "so are other options"
 
 # ---- ends ----
 # start OPTION...: a long run in the background; returns when it measures. Background jobs of a script
@@ -188,17 +184,16 @@ ended() {
     done
 }
 start && kill -TERM $bench_pid && ended 5 && [ $status -eq $((128 + 15)) ]
-report "SIGTERM leaves no process" $?
+report $? "SIGTERM leaves no process"
 start && kill -INT $bench_pid && ended 5 && [ $status -eq $((128 + 2)) ]
-report "Ctrl-C leaves no process" $?
+report $? "Ctrl-C leaves no process"
 start && kill -KILL $bench_pid && ended 5 2>/dev/null
-report "neither does the death of the bench itself" $?
+report $? "neither does the death of the bench itself"
 start && kill -KILL "${ranks%% *}" && ended 5 && [ $status -eq 1 ] &&
     grep -q 'was killed by signal 9' "$out/stderr"
-report "a rank that dies ends the run, which says so" $?
+report $? "a rank that dies ends the run, which says so"
 start --timeout 2 && kill -STOP "${ranks%% *}" && ended 10 && [ $status -eq 1 ] &&
     grep -q 'no progress for 2 s' "$out/stderr" && grep -q 'rank 2: ' "$out/stderr"
-report "a stuck rank ends the run after the time limit, and places are named" $?
+report $? "a stuck rank ends the run after the time limit, and places are named"
 
-echo "1..$number"
-exit $failed
+echo "1..$n"

@@ -20,7 +20,11 @@
 #undef cudaGraphNodeGetDependencies
 #define cudaStreamGetCaptureInfo made_up_capture_info
 #define cudaStreamGetCaptureInfo_v3 made_up_capture_info
+#if CUDART_VERSION >= 13000
 #define cudaGraphNodeGetDependencies made_up_dependencies
+#else
+#define cudaGraphNodeGetDependencies(node, list, n) made_up_dependencies(node, list, NULL, n)
+#endif
 #define cudaGraphNodeGetDependencies_v2 made_up_dependencies
 #undef cudaGraphNodeGetDependentNodes
 #define cudaGraphNodeGetDependentNodes made_up_dependents
