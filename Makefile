@@ -240,7 +240,7 @@ $(EMU_TESTS:%=$(O)/%) $(filter-out %.so,$(HELPERS)): $(O)/tests/%: tests/%.c Mak
 $(O)/tests/%.so: tests/%.c Makefile
 	$(start)
 	$(CC) $(TEST_FLAGS) $(DEPFILE) -shared -o $@ $< $(LDADD)
-programs: emu $(addprefix $(O)/,$(UNIT_TESTS) $(EMU_TESTS)) $(HELPERS) ## every test program
+programs: emu $(KERNEL_AR) $(addprefix $(O)/,$(UNIT_TESTS) $(EMU_TESTS)) $(HELPERS) ## every test program
 
 $(O)/tools/%.o: tools/%.c Makefile
 	$(start)
