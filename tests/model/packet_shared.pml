@@ -4,9 +4,10 @@
  * delivers them in any order. Everything counts round a small circle, so the search covers every program
  * of any length.
  *
- * Operation t has a kind that all ranks agree on: a family, and one-shot of one or two packets, or
- * two-shot with one packet a shard. A slot has N words a generation: one-shot uses word 0, or 0
- * and 1; two-shot word s for the contribution to peer me + 1 + s, and word N - 1 for the result.
+ * Operation t has a kind that all ranks agree on: a family, and one-shot of one or two packets, or of one
+ * with a copy for each reader, or two-shot with one packet a shard. A slot has N words a generation:
+ * one-shot uses word 0, or 0 and 1, or word s for peer me + 1 + s alone; two-shot word s for the
+ * contribution to that peer, and word N - 1 for the result.
  * LL has two generations, sentinel four. A word's content is 1 + the number of the operation that
  * wrote it, modulo M, in its family; 0: nothing that a reader would take.
  *
@@ -18,7 +19,8 @@
  * no two stores to one word are under way at once (assert).
  *
  * Switches: GENERATIONS (of sentinel slots), NO_REARM, REARM_LAST (k-1 instead of k-2), SHORT_EXTENT
- * (contributions only), END_EARLY (a kernel ends with stores on their way): each must fail.
+ * (contributions only), SHORT_COPIES (of copies, the first), END_EARLY (a kernel ends with stores on their
+ * way): each must fail.
  */
 #ifndef N
 #define N 2
@@ -40,8 +42,9 @@
 #define ONE_SHOT_1 0
 #define ONE_SHOT_2 1
 #define TWO_SHOT 2
+#define COPIES 3
 #define SHAPE(k) ((k) >> 1)
-#define EXTENT(k) (SHAPE(k) == TWO_SHOT -> N : 1 + SHAPE(k))
+#define EXTENT(k) (SHAPE(k) == TWO_SHOT -> N : (SHAPE(k) == COPIES -> N - 1 : 1 + SHAPE(k)))
 
 #define GENERATION(f, number) ((f) == LL -> (number) & 1 : (number) % GENERATIONS)
 #define AT(owner, f, g, w) ((((owner)*2 + (f)) * 4 + (g)) * N + (w))
@@ -102,6 +105,8 @@ proctype rank(byte me)
                 CHOICE(3)
                 CHOICE(4)
                 CHOICE(5)
+                CHOICE(6)
+                CHOICE(7)
                 fi;
                 agreed[(t + 2) & 3] = 0
             fi;
@@ -147,6 +152,7 @@ proctype rank(byte me)
                 ::SHAPE(k) == TWO_SHOT -> missing = missing | BIT(peer, MINE(peer)) | BIT(peer, N - 1)
                 ::SHAPE(k) == ONE_SHOT_1 -> missing = missing | BIT(peer, 0)
                 ::SHAPE(k) == ONE_SHOT_2 -> missing = missing | BIT(peer, 0) | BIT(peer, 1)
+                ::SHAPE(k) == COPIES -> missing = missing | BIT(peer, MINE(peer))
                 fi;
                 peer++
             od;
@@ -159,6 +165,8 @@ proctype rank(byte me)
                 before_last = last;
 #ifdef SHORT_EXTENT
                 last = (SHAPE(k) == TWO_SHOT -> N - 1 : EXTENT(k))
+#elif defined(SHORT_COPIES)
+                last = (SHAPE(k) == COPIES -> 1 : EXTENT(k))
 #else
                 last = EXTENT(k)
 #endif

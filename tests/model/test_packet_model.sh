@@ -57,7 +57,7 @@ reuse fails sums_rearmed_alone__old_result_is_taken -DN=2 -DKINDS=32 -DREARM_SUM
 reuse fails one_counter_for_both_families__generation_repeats -DN=2 -DONE_COUNTER
 reuse fails sums_sent_early__ranks_run_ahead -DN=3 -DKINDS=194 -DEARLY_SUM
 
-# KINDS: likewise, without empty shards.
+# KINDS: likewise, but 64 and 128 are one-shot with a copy for each reader.
 shared() { # EXPECTED NAME -D...
     search "$1" "shared__$2" packet_shared "${@:3}"
 }
@@ -65,11 +65,13 @@ shared() { # EXPECTED NAME -D...
 shared holds two_ranks_one_shot_sentinel__right_and_live -DN=2 -DKINDS=10
 shared holds two_ranks_one_packet_both_families__right_and_live -DN=2 -DKINDS=3
 shared holds three_ranks_one_packet_sentinel__right_and_live -DN=3 -DKINDS=2
+shared holds three_ranks_copies_sentinel__right_and_live -DN=3 -DKINDS=128
 shared fails two_generations__are_not_enough -DKINDS=2 -DGENERATIONS=2
 shared fails three_generations__are_not_enough -DKINDS=2 -DGENERATIONS=3 -DM=12
 shared fails no_rearm__old_packet_is_taken -DKINDS=2 -DNO_REARM
 shared fails last_operation_rearmed__packet_is_lost -DKINDS=2 -DREARM_LAST
 shared fails contributions_rearmed_alone__old_result_is_taken -DKINDS=32 -DSHORT_EXTENT
+shared fails first_copy_rearmed_alone__old_packet_is_taken -DN=3 -DKINDS=130 -DSHORT_COPIES
 shared fails kernel_ends_before_its_stores__old_packet_is_taken -DKINDS=2 -DEND_EARLY
 
 # KINDS is the sum of: one-shot 1, ring 2, ring with one shard 4.
@@ -111,6 +113,7 @@ if [ "${1:-}" = --deep ]; then
     reuse holds three_ranks_sentinel_any_short_mixture__right_and_live -DN=3 -DKINDS=162
     shared holds two_ranks_two_shot_sentinel__right_and_live -DN=2 -DKINDS=34
     shared holds three_ranks_one_packet_both_families__right_and_live -DN=3 -DKINDS=3
+    shared holds three_ranks_copies_and_none_sentinel__right_and_live -DN=3 -DKINDS=130
     flags holds two_ranks_many_wraps__right_and_live -DN=2 -DOPS=200
     flags holds three_ranks_three_wraps__right_and_live -DN=3 -DOPS=60 -DLONG=0 -DBIG=70
     flags holds three_ranks_longer_messages__right_and_live -DN=3 -DOPS=4 -DLONG=1 -DBIG=20
