@@ -82,13 +82,8 @@ template <bool HAS_SHARED> struct llane_one_shot_of {
             if (i < n_packets)
                 mine = S::load(args, i);
         }
-        if constexpr (HAS_SHARED) {
-            if (n_packets <= LLANE_REARMED_FIRST) {
-                struct llane_rearming rearming = llane_shared_rearming<typename S::P>(args, op);
-
-                llane_shared_rearm<typename S::P>(&rearming, UINT32_MAX);
-            }
-        }
+        if constexpr (HAS_SHARED)
+            llane_shared_rearm_first<typename S::P>(args, op, n_packets);
     }
 
     /* False: stopped by an abort. */

@@ -63,6 +63,18 @@ template <class P> LLANE_DEVICE void llane_shared_rearm(struct llane_rearming *r
     }
 }
 
+/* Of an operation of n_packets, after its stores and before its first poll. */
+template <class P>
+LLANE_DEVICE void llane_shared_rearm_first(const struct llane_all_reduce_args &args, uint32_t op,
+                                           uint32_t n_packets)
+{
+    if (n_packets <= LLANE_REARMED_FIRST) {
+        struct llane_rearming rearming = llane_shared_rearming<P>(args, op);
+
+        llane_shared_rearm<P>(&rearming, UINT32_MAX);
+    }
+}
+
 /* After the block's last poll, by all of its threads: the running operation's extent is the last one
  * now. Each copy has one thread that writes it, as its cell has. */
 LLANE_DEVICE void llane_shared_note(const struct llane_all_reduce_args &args, uint32_t n_packets)

@@ -126,13 +126,8 @@ template <bool HAS_SHARED> struct llane_two_shot_of {
                     S::P::store(to, S::load(args, peer * plan.n_shard + i), op);
             }
         }
-        if constexpr (HAS_SHARED) {
-            if (plan.n_packets <= LLANE_REARMED_FIRST) {
-                struct llane_rearming rearming = llane_shared_rearming<typename S::P>(args, op);
-
-                llane_shared_rearm<typename S::P>(&rearming, UINT32_MAX);
-            }
-        }
+        if constexpr (HAS_SHARED)
+            llane_shared_rearm_first<typename S::P>(args, op, plan.n_packets);
     }
 
     /* The own shard: combined, stored and sent to everybody. False: stopped. */
