@@ -15,6 +15,7 @@ struct step {
     bool is_in_place;
     bool is_spiced;     /* values are awkward: the distance from a plain result says nothing */
     bool has_own_grids; /* every rank launches another grid */
+    bool is_aligned;    /* every rank's buffers are aligned to packets */
     /* Element i of a rank's contribution; NULL: ordinary or, if is_spiced, awkward values. */
     uint64_t (*values)(const struct step *s, uint32_t n_ranks, uint32_t rank, uint64_t i);
     uint32_t number;      /* seeds its values, shifts and own grids */
@@ -87,7 +88,8 @@ static inline size_t shift_of(const struct step *s, uint32_t rank, uint32_t buff
 {
     const uint64_t dice = mix(s->number, rank);
 
-    return dice % 2 ? 0 : mix(dice, buffer) % (MAX_SHIFT + 1) * step_format(s)->bytes;
+    return s->is_aligned || dice % 2 ? 0
+                                     : mix(dice, buffer) % (MAX_SHIFT + 1) * step_format(s)->bytes;
 }
 
 static inline size_t in_at(const struct step *s, uint32_t rank)
