@@ -1,6 +1,7 @@
 #!/bin/bash
 # Proves by exhaustive search (spin), for few ranks and small slots, that slots can be used again by
-# any mixture of operations and that flags can come round again; and that each rule is needed for it.
+# any mixture of operations, that flags can come round again and that kernels which are launched early
+# leave room for all ranks; and that each rule is needed for it.
 # TAP. `--deep` adds the larger searches (minutes, gigabytes).
 set -u
 if ! command -v spin >/dev/null; then
@@ -108,7 +109,17 @@ flags fails flags_back_before_the_stripe__stale_flag_is_taken -DM=9
 flags fails wrap_to_one__generation_repeats -DSKIP_ONE
 flags fails stripe_in_own_words__hangs -DCLEAN_OWN
 
+early() { # EXPECTED NAME -D...
+    search "$1" "early__$2" early_launch "${@:3}"
+}
+
+early holds two_ranks_on_one_gpu__all_kernels_end -DN=2
+early holds two_ranks_with_more_room__all_kernels_end -DN=2 -DFIT=3 -DKERNELS=3
+early fails let_go_before_its_wait__kernels_pile_up -DRELEASE_FIRST
+early fails both_as_wide_as_they_like__nobody_goes_on -DANY_WIDTH
+
 if [ "${1:-}" = --deep ]; then
+    early holds three_ranks_on_one_gpu__all_kernels_end -DN=3 -DKERNELS=3
     reuse holds three_ranks_two_shot_sentinel__right_and_live -DN=3 -DKINDS=32
     reuse holds three_ranks_sentinel_any_short_mixture__right_and_live -DN=3 -DKINDS=162
     shared holds two_ranks_two_shot_sentinel__right_and_live -DN=2 -DKINDS=34
