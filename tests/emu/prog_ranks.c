@@ -16,7 +16,7 @@ static const char g_help[] =
     "rendezvous).\n"
     "When one fails the others have a second to end, then all are killed; so at the time limit.\n"
     "Status: the worst of the ranks', 128 + signal for a killed one, 124 at the time limit.\n"
-    "  -t SECONDS       time limit (60)\n"
+    "  -t SECONDS       time limit (60; 300 in a sanitizer's build)\n"
     "  -k RANK:MS       kill -9 this rank after so many milliseconds; its status does not count\n"
     "  -K RANK:FILE     kill -9 this rank as soon as RANKS_DIR/FILE exists (ranks_publish)\n"
     "  -e RANK:NAME=VAL set a variable for one rank (\"*\": for all)\n"
@@ -25,6 +25,11 @@ static const char g_help[] =
     "  -g               go on when a rank fails: the others run to their end\n";
 
 enum { MAX_RANKS = 64, MAX_SETTINGS = 64 };
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+enum { LIMIT_S = 300 };
+#else
+enum { LIMIT_S = 60 };
+#endif
 static struct {
     double limit_s;
     int n_ranks, kill_rank;
@@ -34,7 +39,7 @@ static struct {
     const char *settings[MAX_SETTINGS];
     bool is_unset[MAX_SETTINGS];
     int n_settings;
-} g = {.limit_s = 60, .kill_rank = -1};
+} g = {.limit_s = LIMIT_S, .kill_rank = -1};
 
 static pid_t g_pids[MAX_RANKS];
 static char g_dir[64];
