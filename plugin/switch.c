@@ -30,7 +30,7 @@ static uint64_t make_word(enum llane_switch_state state, uint64_t s)
 /*
  * Labels. B1 (post) and B2 (look) in a rank, P1 (propose) and P2 (re-read) in the proposer are the
  * two halves of one store-then-load pair: all four are sequentially consistent, so B2 sees P1 or P2
- * sees B1. C1 (cancel) and P3 (confirm) are compare-and-swaps on one word: one of them wins.
+ * sees B1. C1 (cancel), P3 (confirm) and G1 (give up) are compare-and-swaps on one word: one wins.
  */
 enum llane_switch_answer llane_switch_begin_unsettled(struct llane_switch *sw, int rank,
                                                       uint64_t call_number)
@@ -58,7 +58,7 @@ enum llane_switch_answer llane_switch_begin_unsettled(struct llane_switch *sw, i
 #endif
         PAUSE();
         /* C1. Failing, it loads the word anew; a later round has read our number, so its S is
-         * beyond this call and the loop ends there. */
+         * beyond this call and the loop ends there, as it does at NEVER. */
         if (atomic_compare_exchange_strong_explicit(&sw->word, &word,
                                                     make_word(LLANE_SWITCH_CANCELLED, s),
                                                     memory_order_seq_cst, memory_order_seq_cst)) {
@@ -94,12 +94,23 @@ static int read_highest(struct llane_switch *sw, int n_ranks, uint64_t *highest_
     return 1;
 }
 
-/* One round. 1: S is confirmed. 0: it was cancelled. Only the proposer leaves OPEN or CANCELLED. */
+/* One round. 1: S is confirmed. 0: it was cancelled, or the switch was given up. */
 static int try_number(struct llane_switch *sw, int n_ranks, uint64_t s)
 {
     uint64_t proposed = make_word(LLANE_SWITCH_PROPOSED, s);
+    /* OPEN or CANCELLED, which only the proposer leaves, but for who gives up: relaxed, P1 checks it. */
+    uint64_t word = atomic_load_explicit(&sw->word, memory_order_relaxed);
     PAUSE();
-    atomic_store_explicit(&sw->word, proposed, memory_order_seq_cst); /* P1 */
+#ifndef LLANE_MUTATE_SWITCH_PROPOSE_ANEW
+    if (llane_switch_state(word) == LLANE_SWITCH_CONFIRMED ||
+        !atomic_compare_exchange_strong_explicit(&sw->word, &word, proposed, memory_order_seq_cst,
+                                                 memory_order_relaxed)) { /* P1 */
+        return 0;
+    }
+#else
+    (void)word;
+    atomic_store_explicit(&sw->word, proposed, memory_order_seq_cst);
+#endif
     PAUSE();
     uint64_t highest = 0;
 #ifndef LLANE_MUTATE_SWITCH_NO_REREAD
@@ -124,6 +135,11 @@ int llane_switch_propose(struct llane_switch *sw, int n_ranks, const _Atomic int
     uint64_t last_s = 0;
     for (;;) {
         uint64_t highest;
+#ifndef LLANE_MUTATE_SWITCH_PROPOSE_ANEW
+        if (llane_switch_is_confirmed(sw, s_out)) {
+            return 0; /* given up */
+        }
+#endif
         if (llane_is_canceled(cancel)) {
             return LLANE_ECANCELED;
         }
@@ -144,6 +160,21 @@ int llane_switch_propose(struct llane_switch *sw, int n_ranks, const _Atomic int
         }
         llane_backoff_sleep(&backoff);
     }
+}
+
+int llane_switch_give_up(struct llane_switch *sw)
+{
+    uint64_t word = atomic_load_explicit(&sw->word, memory_order_acquire);
+    while (llane_switch_state(word) != LLANE_SWITCH_CONFIRMED) {
+        PAUSE();
+        /* G1, against C1, P1 and P3: one of them wins. */
+        if (atomic_compare_exchange_weak_explicit(
+                &sw->word, &word, make_word(LLANE_SWITCH_CONFIRMED, LLANE_SWITCH_NEVER),
+                memory_order_seq_cst, memory_order_acquire)) {
+            return 1;
+        }
+    }
+    return llane_switch_number(word) == LLANE_SWITCH_NEVER;
 }
 
 int llane_switch_is_confirmed(struct llane_switch *sw, uint64_t *s_out)

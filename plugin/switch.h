@@ -4,16 +4,19 @@
  * Owns: struct llane_switch, which lies on the board: one word that all ranks read, and for each rank
  * the number of the call it begins. Numbers are per communicator, from 1, the same on every rank.
  * Threads: begin, uncount and stand_by by the rank's user thread (NCCL wants the calls of one
- * communicator serialised); propose by rank 0's helper thread alone. Blocking: only propose, which
- * sleeps and polls. begin is wait-free: it goes round its loop at most twice.
+ * communicator serialised); propose by rank 0's helper thread alone; give_up by any.
+ * Blocking: only propose, which sleeps and polls. begin is wait-free: it goes round its loop at most
+ * twice.
  * Errors: propose: LLANE_ECANCELED, LLANE_EINVAL (a posted number makes no sense).
  *
  * The word:  OPEN -> PROPOSED(S) -> CONFIRMED(S), which is final,
- *                       PROPOSED(S) -> CANCELLED(S) -> PROPOSED(S'), S' > S.
- * Only the proposer writes PROPOSED and CONFIRMED; anyone may cancel.
+ *                       PROPOSED(S) -> CANCELLED(S) -> PROPOSED(S'), S' > S,
+ *            all but CONFIRMED -> CONFIRMED(NEVER), when a rank is gone before an S was confirmed.
+ * Only the proposer writes PROPOSED and CONFIRMED(S); anyone may cancel or give up. All moves are
+ * compare-and-swaps.
  *
  * Claim: every rank sends calls below S to NCCL and calls from S on over the lane, for one S.
- *  1. CONFIRMED is never left and there is one proposer, so there is at most one such S.
+ *  1. CONFIRMED is never left, so there is at most one such S. NEVER is beyond every call.
  *  2. Before confirming S, after PROPOSED(S) was stored, the proposer read from each rank r a number
  *     begun[r] < S. Take a call k >= S of rank r. Its post "begun[r] = k" comes later than that read,
  *     in the one order that all sequentially consistent accesses have, because numbers do not fall
@@ -46,6 +49,7 @@ enum {
     LLANE_SWITCH_LINE_BYTES = 128, /* two lines: processors fetch them in pairs */
     LLANE_SWITCH_MAX_MARGIN = 1024,
 };
+#define LLANE_SWITCH_NEVER (UINT64_MAX >> 2) /* S of a switch that was given up */
 
 /* In shared memory; all zero is the initial state. */
 struct llane_switch {
@@ -105,13 +109,17 @@ void llane_switch_uncount(struct llane_switch *sw, int rank, uint64_t call_numbe
 void llane_switch_stand_by(struct llane_switch *sw, int rank, uint64_t last_number);
 
 /*
- * Rank 0's helper, once, after the last verdict was YES. Returns when S is confirmed; waits for every
- * rank's first post, without limit. cancel may be NULL.
+ * Rank 0's helper, once, after the last verdict was YES. Returns when S is confirmed, or NEVER; waits
+ * for every rank's first post, without limit. cancel may be NULL.
  */
 int llane_switch_propose(struct llane_switch *sw, int n_ranks, const _Atomic int *cancel,
                          uint64_t *s_out);
 
-/* 1 and S once the switch is final, else 0; for those who wait or report. Any thread. */
+/* No call will be the lane's, on any rank, unless S is confirmed. 1: it is given up; 0: it was confirmed
+ * before. */
+int llane_switch_give_up(struct llane_switch *sw);
+
+/* 1 and S, or NEVER, once the switch is final, else 0; for those who wait or report. Any thread. */
 int llane_switch_is_confirmed(struct llane_switch *sw, uint64_t *s_out);
 
 #endif

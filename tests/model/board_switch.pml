@@ -1,13 +1,13 @@
 /*
- * Proves that the ranks switch to the lane at one call number (plugin/switch.h, claims 1 to 5):
+ * Proves that the ranks switch to the lane at one call number or never (plugin/switch.h, claims 1 to 5):
  * whenever two ranks have decided where call k goes, they decided the same. Sequentially consistent,
  * every interleaving of N ranks with K calls each. A rank may find the board at any time (calls
  * before that post nothing), may stand by, and may see calls refused and uncounted (REFUSALS in
  * all). A rank or the proposer that dies is covered: it is an interleaving in which it takes no
- * further step, and what is asserted is asserted at each decision. User calls never wait: users have
- * no blocking step, and must reach their end.
+ * further step, and what is asserted is asserted at each decision. Whoever finds it dead gives the switch
+ * up, at any time. User calls never wait: users have no blocking step, and must reach their end.
  *
- * -DNO_REREAD -DPOST_LATE -DNO_CANCEL -DNO_POST_CHECK break the protocol; each must be found.
+ * -DNO_REREAD -DPOST_LATE -DNO_CANCEL -DNO_POST_CHECK -DPROPOSE_ANEW break the protocol; each must be found.
  */
 #ifndef N
 #define N 3
@@ -23,6 +23,7 @@
 #define PROPOSED 1
 #define CONFIRMED 2
 #define CANCELLED 3
+#define NEVER (K + 2) /* beyond every call and every proposal */
 
 #define UNDECIDED 0
 #define NCCL 1
@@ -85,6 +86,17 @@ proctype user(byte r) {
         }
     :: k <= K && !is_attached -> atomic { is_attached = true; n_attached++ }
     :: k <= K && is_attached && posted[r] < k -> posted[r] = k /* stand by: k - 1 was the last */
+    :: atomic { /* final: no post is needed any more */
+        k <= K && is_attached && state == CONFIRMED ->
+            w_state = state;
+            w_number = number;
+            judge();
+            accept_or_refuse()
+        };
+        if
+        :: is_refused -> atomic { posted[r] = k; is_refused = false } /* uncount */
+        :: else
+        fi
     :: k <= K && is_attached ->
 #ifndef POST_LATE
         posted[r] = k + 1; /* B1 */
@@ -181,6 +193,12 @@ end_wait_for_posts:
             :: s > K + 1 -> break /* beyond every call: nothing can differ any more */
             :: else
             fi;
+#ifndef PROPOSE_ANEW
+            if
+            :: state == CONFIRMED -> break /* given up */
+            :: else
+            fi;
+#endif
             state = PROPOSED;
             number = s
         };
@@ -199,13 +217,22 @@ end_wait_for_posts:
     od
 }
 
+/* G1 */
+proctype watch() {
+    if
+    :: atomic { state != CONFIRMED -> state = CONFIRMED; number = NEVER }
+    :: true
+    fi
+}
+
 init {
     byte r;
     atomic {
         for (r : 0 .. N - 1) {
             run user(r)
         }
-        run proposer()
+        run proposer();
+        run watch()
     };
     n_done == N /* a user that could be stuck would leave this waiting: an invalid end state */
 }

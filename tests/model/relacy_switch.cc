@@ -29,8 +29,10 @@ unsigned make_word(unsigned state, unsigned s)
     return s << 2 | state;
 }
 
-/* Threads 0 and 1: users of rank 0 and 1. Threads 2 and 3: their helpers; 2 proposes. */
-struct switch_test : rl::test_suite<switch_test, 2 * N_RANKS> {
+const unsigned NEVER = ~0u >> 2;
+
+/* Threads 0 and 1: users of rank 0 and 1. Threads 2 and 3: their helpers; 2 proposes. 4 gives up. */
+struct switch_test : rl::test_suite<switch_test, 2 * N_RANKS + 1> {
     rl::atomic<unsigned> word;
     rl::atomic<unsigned> posted[N_RANKS];
     rl::atomic<unsigned> verdict;           /* count of yes */
@@ -115,7 +117,11 @@ struct switch_test : rl::test_suite<switch_test, 2 * N_RANKS> {
             s = s > last ? s : last + 1;
             last = s;
             unsigned proposed = make_word(PROPOSED, s);
-            word.store(proposed, store_order, $);           /* P1 */
+            unsigned w = word.load(rl::mo_relaxed, $);
+            if ((w & 3) == CONFIRMED ||
+                !word.compare_exchange_strong(w, proposed, swap_order, $)) { /* P1 */
+                return;
+            }
             bool ok = read_highest(highest) && highest < s; /* P2 */
             unsigned next = make_word(ok ? CONFIRMED : CANCELLED, s);
             if (word.compare_exchange_strong(proposed, next, swap_order, $) && ok) { /* P3 */
@@ -142,12 +148,24 @@ struct switch_test : rl::test_suite<switch_test, 2 * N_RANKS> {
         }
     }
 
+    /* In some runs. */
+    void give_up()
+    {
+        unsigned w = word.load(rl::mo_acquire, $);
+        while (
+            rl::rand(2) == 0 && (w & 3) != CONFIRMED &&
+            !word.compare_exchange_strong(w, make_word(CONFIRMED, NEVER), swap_order, $)) { /* G1 */
+        }
+    }
+
     void thread(unsigned index)
     {
         if (index < N_RANKS) {
             user(index);
-        } else {
+        } else if (index < 2 * N_RANKS) {
             helper(index - N_RANKS);
+        } else {
+            give_up();
         }
     }
 

@@ -59,7 +59,7 @@ relacy() { # expected exit status, what to weaken
 if command -v spin >/dev/null; then
     holds board_switch -DN=2 -DK=4 -DREFUSALS=2
     holds board_switch -DN=3 -DK=3
-    for mutation in NO_REREAD POST_LATE NO_CANCEL NO_POST_CHECK; do
+    for mutation in NO_REREAD POST_LATE NO_CANCEL NO_POST_CHECK PROPOSE_ANEW; do
         breaks board_switch -DN=2 -DK=3 -D$mutation
     done
     holds board_verdict -DN=2 -DDEATHS=2 -DLEAVES=2

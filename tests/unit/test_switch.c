@@ -109,7 +109,47 @@ static void switch__absurd_number_posted__is_an_error(void **state)
     assert_int_equal(llane_switch_state(sw.word), LLANE_SWITCH_OPEN);
 }
 
-/* ---- stress: every round a fresh switch, ranks that run freely, a proposer that comes in between */
+static void switch__given_up_before_a_number_is_confirmed__no_call_is_ever_live(void **state)
+{
+    (void)state;
+    static const uint64_t words[] = {0, 5 << 2 | LLANE_SWITCH_PROPOSED,
+                                     5 << 2 | LLANE_SWITCH_CANCELLED};
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+        struct llane_switch sw = {.word = words[i]};
+        uint64_t s = 0, again = 0;
+        assert_int_equal(llane_switch_give_up(&sw), 1);
+        assert_int_equal(llane_switch_give_up(&sw), 1);
+        for (int r = 0; r < N_RANKS; r++) {
+            assert_int_equal(llane_switch_begin(&sw, r, 5), LLANE_SWITCH_NOT_YET);
+            assert_int_equal(llane_switch_begin(&sw, r, (uint64_t)1 << 60), LLANE_SWITCH_NOT_YET);
+        }
+        assert_int_equal(llane_switch_propose(&sw, N_RANKS, NULL, &s), 0);
+        assert_true(s == LLANE_SWITCH_NEVER);
+        assert_int_equal(llane_switch_is_confirmed(&sw, &again), 1);
+        assert_true(again == LLANE_SWITCH_NEVER);
+    }
+}
+
+static void switch__given_up_while_ranks_have_not_posted__proposer_returns(void **state)
+{
+    (void)state;
+    struct llane_switch sw = {0};
+    uint64_t s = 0;
+    assert_int_equal(llane_switch_give_up(&sw), 1);
+    assert_int_equal(llane_switch_propose(&sw, N_RANKS, NULL, &s), 0);
+    assert_true(s == LLANE_SWITCH_NEVER);
+}
+
+static void switch__confirmed__is_not_given_up(void **state)
+{
+    (void)state;
+    struct llane_switch sw = {.word = 5 << 2 | LLANE_SWITCH_CONFIRMED};
+    assert_int_equal(llane_switch_give_up(&sw), 0);
+    assert_int_equal(llane_switch_begin(&sw, 0, 5), LLANE_SWITCH_LIVE);
+}
+
+/* ---- stress: every round a fresh switch, ranks that run freely, a proposer that comes in between, and in
+ * some rounds one that gives up */
 
 /* cases.md 27: numbers that no program reaches, and where 32 bits end, do not come near the state bits. */
 static void switch__numbers_where_words_end__switch_at_the_next(void **state)
@@ -131,7 +171,7 @@ static void switch__numbers_where_words_end__switch_at_the_next(void **state)
     }
 }
 
-enum { N_ROUNDS = 600, N_CALLS = 150, NOTHING = 0, NCCL = 1, LANE = 2 };
+enum { N_ROUNDS = 600, N_CALLS = 150, N_THREADS = N_RANKS + 2, NOTHING = 0, NCCL = 1, LANE = 2 };
 
 static _Thread_local uint32_t random_state;
 
@@ -170,6 +210,7 @@ struct round {
     struct llane_switch *_Atomic published[N_RANKS]; /* by each rank's helper */
     uint8_t path[N_RANKS][N_CALLS + 1];
     uint64_t s;
+    int is_given_up;
 };
 
 static struct round *rounds;
@@ -216,16 +257,32 @@ static void run_helper(struct round *round)
     }
 }
 
+/* When a call or two are made, as the proposer comes then. */
+static void run_watch(struct round *round)
+{
+    if (random_number() % 2 == 0) {
+        while (llane_switch_state(atomic_load(&round->sw.word)) == LLANE_SWITCH_OPEN) {
+            sched_yield();
+        }
+    }
+    for (uint32_t n = random_number() % 8; n > 0; n--) {
+        random_delay();
+    }
+    round->is_given_up = llane_switch_give_up(&round->sw);
+}
+
 static void *run_thread(void *arg)
 {
     int index = (int)(intptr_t)arg;
     for (int i = 0; i < N_ROUNDS; i++) {
-        random_state = (uint32_t)(i * (N_RANKS + 1) + index) * 2654435761U + 1;
+        random_state = (uint32_t)(i * N_THREADS + index) * 2654435761U + 1;
         pthread_barrier_wait(&barrier);
         if (index < N_RANKS) {
             run_user(&rounds[i], index);
-        } else {
+        } else if (index == N_RANKS) {
             run_helper(&rounds[i]);
+        } else if (i % 3 == 0) {
+            run_watch(&rounds[i]);
         }
     }
     return NULL;
@@ -234,18 +291,18 @@ static void *run_thread(void *arg)
 static void switch__ranks_and_proposer_race__every_call_takes_one_path(void **state)
 {
     (void)state;
-    pthread_t threads[N_RANKS + 1];
+    pthread_t threads[N_THREADS];
     rounds = aligned_alloc(LLANE_SWITCH_LINE_BYTES, N_ROUNDS * sizeof(*rounds));
     assert_non_null(rounds);
     memset(rounds, 0, N_ROUNDS * sizeof(*rounds));
-    assert_int_equal(pthread_barrier_init(&barrier, NULL, N_RANKS + 1), 0);
-    for (int t = 0; t <= N_RANKS; t++) {
+    assert_int_equal(pthread_barrier_init(&barrier, NULL, N_THREADS), 0);
+    for (int t = 0; t < N_THREADS; t++) {
         assert_int_equal(pthread_create(&threads[t], NULL, run_thread, (void *)(intptr_t)t), 0);
     }
-    for (int t = 0; t <= N_RANKS; t++) {
+    for (int t = 0; t < N_THREADS; t++) {
         pthread_join(threads[t], NULL);
     }
-    int n_split = 0, n_wrong = 0, n_within = 0;
+    int n_split = 0, n_wrong = 0, n_within = 0, n_given_up = 0;
     for (int i = 0; i < N_ROUNDS; i++) {
         for (uint64_t call = 1; call <= N_CALLS; call++) {
             for (int r = 0; r < N_RANKS; r++) {
@@ -253,14 +310,18 @@ static void switch__ranks_and_proposer_race__every_call_takes_one_path(void **st
                 n_wrong += rounds[i].path[r][call] != (call >= rounds[i].s ? LANE : NCCL);
             }
         }
+        n_given_up += rounds[i].is_given_up;
+        n_wrong += rounds[i].is_given_up != (rounds[i].s == LLANE_SWITCH_NEVER);
         n_within += rounds[i].s > 1 && rounds[i].s <= N_CALLS;
     }
-    print_message("# %d of %d switches fell among the calls, %d calls split\n", n_within, N_ROUNDS,
-                  n_split);
+    print_message("# %d of %d switches fell among the calls, %d were given up, %d calls split\n",
+                  n_within, N_ROUNDS, n_given_up, n_split);
     free(rounds);
     assert_int_equal(n_split, 0);
     assert_int_equal(n_wrong, 0);
     assert_true(n_within >= N_ROUNDS / 10); /* else the race was not run */
+    assert_true(n_given_up >= N_ROUNDS / 30);
+    assert_true(n_given_up < N_ROUNDS / 3);
 }
 
 /* With the argument "stress": that test alone (test_switch_mutants.sh). */
@@ -277,6 +338,9 @@ int main(int n_args, char **args)
         cmocka_unit_test(switch__refused_call__its_number_is_free_again),
         cmocka_unit_test(switch__numbers_where_words_end__switch_at_the_next),
         cmocka_unit_test(switch__absurd_number_posted__is_an_error),
+        cmocka_unit_test(switch__given_up_before_a_number_is_confirmed__no_call_is_ever_live),
+        cmocka_unit_test(switch__given_up_while_ranks_have_not_posted__proposer_returns),
+        cmocka_unit_test(switch__confirmed__is_not_given_up),
         cmocka_unit_test(switch__ranks_and_proposer_race__every_call_takes_one_path),
     };
     if (n_args > 1 && strcmp(args[1], "stress") == 0) {

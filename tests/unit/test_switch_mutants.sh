@@ -34,7 +34,7 @@ expect() { # passes|fails mutation
 }
 
 expect passes NONE
-for mutation in NO_REREAD POST_LATE NO_CANCEL; do
+for mutation in NO_REREAD POST_LATE NO_CANCEL PROPOSE_ANEW; do
     expect fails $mutation
 done
 echo "1..$n"
