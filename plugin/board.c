@@ -249,31 +249,7 @@ int llane_board_attach(void *memory, int is_new, const struct llane_board_args *
     return 0;
 }
 
-/* ---- steps ---- */
-
-void llane_board_vote(struct llane_board *board, int step, uint32_t reason, const void *record,
-                      size_t record_bytes)
-{
-    uint32_t bit = (uint32_t)1 << step;
-    if ((board->voted & bit) != 0) {
-        return; /* a second yes would count for a rank that has not voted */
-    }
-    board->voted |= bit;
-    if (reason != LLANE_BOARD_AGREED) {
-        (void)vote_no(board, step, board->rank, reason);
-        return;
-    }
-    if (record != NULL && record_bytes <= LLANE_BOARD_RECORD_BYTES) {
-        memcpy(board->shared->records[step][board->rank], record, record_bytes);
-    }
-    vote_yes(board, step);
-}
-
-void llane_board_refuse(struct llane_board *board, int step, uint32_t reason)
-{
-    board->voted |= (uint32_t)1 << step;
-    (void)vote_no(board, step, board->rank, reason);
-}
+/* ---- the others ---- */
 
 static int is_filled(struct llane_board *board, int rank)
 {
@@ -292,19 +268,53 @@ int llane_board_is_gone(struct llane_board *board, int rank, enum llane_board_lo
            (look == LLANE_BOARD_THOROUGH && llane_liveness_is_ending(&board->self, &who));
 }
 
-int32_t llane_board_pid(struct llane_board *board, int rank)
+int llane_board_find_gone(struct llane_board *board)
 {
-    return is_filled(board, rank) ? board->shared->places[rank].who.pid : 0;
+    int r = 0;
+    while (r < board->n_ranks && !llane_board_is_gone(board, r, LLANE_BOARD_THOROUGH)) {
+        r++;
+    }
+    return r < board->n_ranks ? r : -1;
 }
 
 static void refuse_for_the_dead(struct llane_board *board, int step)
 {
-    for (int r = 0; r < board->n_ranks; r++) {
-        if (llane_board_is_gone(board, r, LLANE_BOARD_THOROUGH)) {
-            (void)vote_no(board, step, r, LLANE_BOARD_DIED);
-            return;
-        }
+    int gone = llane_board_find_gone(board);
+    if (gone >= 0) {
+        (void)vote_no(board, step, gone, LLANE_BOARD_DIED);
     }
+}
+
+/* ---- steps ---- */
+
+void llane_board_vote(struct llane_board *board, int step, uint32_t reason, const void *record,
+                      size_t record_bytes)
+{
+    uint32_t bit = (uint32_t)1 << step;
+    if ((board->voted & bit) != 0) {
+        return; /* a second yes would count for a rank that has not voted */
+    }
+    board->voted |= bit;
+    if (reason != LLANE_BOARD_AGREED) {
+        refuse_for_the_dead(board, step); /* what failed here may have needed one of them */
+        (void)vote_no(board, step, board->rank, reason);
+        return;
+    }
+    if (record != NULL && record_bytes <= LLANE_BOARD_RECORD_BYTES) {
+        memcpy(board->shared->records[step][board->rank], record, record_bytes);
+    }
+    vote_yes(board, step);
+}
+
+void llane_board_refuse(struct llane_board *board, int step, uint32_t reason)
+{
+    board->voted |= (uint32_t)1 << step;
+    (void)vote_no(board, step, board->rank, reason);
+}
+
+int32_t llane_board_pid(struct llane_board *board, int rank)
+{
+    return is_filled(board, rank) ? board->shared->places[rank].who.pid : 0;
 }
 
 enum { LOOK_FOR_THE_DEAD_US = 50000 };

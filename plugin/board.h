@@ -92,7 +92,8 @@ int llane_board_join(const struct llane_board_args *args, const _Atomic int *can
 
 /*
  * This rank's vote on a step: reason 0 is yes. Once a step, in order, after the step before was YES;
- * a vote on a step that is decided changes nothing. record (may be NULL, at most
+ * a vote on a step that is decided changes nothing. A no on behalf of a rank that is gone goes before this
+ * one's own. record (may be NULL, at most
  * LLANE_BOARD_RECORD_BYTES) can be read by all once the step is YES.
  */
 void llane_board_vote(struct llane_board *board, int step, uint32_t reason, const void *record,
@@ -140,6 +141,8 @@ int32_t llane_board_pid(struct llane_board *board, int rank);
  * that is being written. Any thread. */
 enum llane_board_look { LLANE_BOARD_QUICK, LLANE_BOARD_THOROUGH };
 int llane_board_is_gone(struct llane_board *board, int rank, enum llane_board_look look);
+/* A rank that is gone, by THOROUGH; -1: there is none. Any thread. */
+int llane_board_find_gone(struct llane_board *board);
 /* 1: no rank's kernels write to staging memory of others any more. Any thread. */
 int llane_board_is_unused(struct llane_board *board);
 

@@ -94,7 +94,10 @@ static int await(struct llane_calibrate_lane *m)
         }
         llane_backoff_sleep(&backoff);
     }
-    return err ? err : llane_lane_dead(m->lane) ? LLANE_EREFUSED : 0;
+    return err                              ? err
+           : llane_lane_is_aborted(m->lane) ? LLANE_ECANCELED
+           : llane_lane_dead(m->lane)       ? LLANE_EREFUSED
+                                            : 0;
 }
 
 static int ascending(const void *a, const void *b)

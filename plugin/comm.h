@@ -52,7 +52,7 @@ enum llane_comm_state {
     X(PEER, "a peer's memory does not open")                                                       \
     X(PROBE, "the probe of peer memory failed")                                                    \
     X(CALIBRATION, "calibration did not come to its end")                                          \
-    X(DIED, "a rank died during set-up")                                                           \
+    X(DIED, "a rank's process ended during set-up")                                                \
     X(LEFT, "a rank ended the communicator during set-up")                                         \
     X(INTERNAL, "a system call failed")                                                            \
     X(SHARED, "it shares its parent's resources (splitShare or shrinkShare)")                      \

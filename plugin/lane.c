@@ -108,7 +108,7 @@ int llane_lane_all_reduce(struct llane_lane *lane, const struct llane_operation 
     return err ? err : llane_device_leave(lane->device, previous, launch(lane, operation));
 }
 
-static int is_aborted(const struct llane_lane *lane)
+int llane_lane_is_aborted(const struct llane_lane *lane)
 {
     return __atomic_load_n(&lane->staging->mapped->words.abort, __ATOMIC_RELAXED) != 0;
 }
@@ -117,7 +117,7 @@ int llane_lane_is_busy(const struct llane_lane *lane)
 {
     int is_done = 0, previous;
     /* Its device has a context; this thread's, by whichever thread it is called, may have none. */
-    if (is_aborted(lane) || llane_device_enter(lane->device, &previous)) {
+    if (llane_lane_is_aborted(lane) || llane_device_enter(lane->device, &previous)) {
         return 0;
     }
     int err = llane_gpu_event_query(lane->order->events->last_op, &is_done);

@@ -75,6 +75,9 @@ int llane_lane_check(struct llane_lane *lane, const struct llane_operation *oper
 /* LLANE_DEAD_*: what a kernel of this lane found wrong, for good. */
 uint32_t llane_lane_dead(const struct llane_lane *lane);
 
+/* Told to end, by whoever. */
+int llane_lane_is_aborted(const struct llane_lane *lane);
+
 /* Spinning and later kernels of this lane end at once. Safe from any thread, without the lock. */
 void llane_lane_abort(struct llane_lane *lane);
 

@@ -33,7 +33,8 @@ static int wait_for(struct CUstream_st *stream, struct llane_staging const *stag
     for (;;) {
         int err = llane_gpu_stream_query(stream, &is_done);
         if (err || is_done) {
-            return err;
+            int is_aborted = __atomic_load_n(&staging->mapped->words.abort, __ATOMIC_RELAXED) != 0;
+            return err ? err : is_aborted ? LLANE_ECANCELED : 0;
         }
         err = llane_is_canceled(cancel)      ? LLANE_ECANCELED
               : llane_now_ms() > deadline_ms ? LLANE_EREFUSED

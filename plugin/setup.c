@@ -68,10 +68,8 @@ void llane_setup_wait_for_end(const struct llane_comm *comm)
 }
 
 /* Rank 0 finds the number; the others wait until it is final, for LLANE_WAIT and the log. */
-static int go_live(struct llane_setup *s, uint64_t *number_out)
+static int await_switch(struct llane_comm *comm, struct llane_switch *sw, uint64_t *number_out)
 {
-    struct llane_comm *comm = s->comm;
-    struct llane_switch *sw = llane_board_switch(s->board);
     if (comm->rank == 0) {
         return llane_switch_propose(sw, comm->n_ranks, &comm->cancel, number_out);
     }
@@ -83,6 +81,29 @@ static int go_live(struct llane_setup *s, uint64_t *number_out)
         llane_backoff_sleep(&backoff);
     }
     return 0;
+}
+
+/* Given up, by whichever rank: the same on all. */
+static enum llane_inactive_reason why_never(struct llane_setup *s)
+{
+    int gone = llane_board_find_gone(s->board);
+    if (gone >= 0) {
+        LLANE_INFO("rank %d: rank %d is gone", s->comm->rank, gone);
+    }
+    return gone >= 0 ? LLANE_INACTIVE_DIED : LLANE_INACTIVE_RECORD;
+}
+
+static enum llane_inactive_reason go_live(struct llane_setup *s, uint64_t *number_out)
+{
+    struct llane_switch *sw = llane_board_switch(s->board);
+    int err = await_switch(s->comm, sw, number_out);
+    if (err == LLANE_ECANCELED) {
+        return LLANE_INACTIVE_CANCELED;
+    }
+    if (err) {
+        (void)llane_switch_give_up(sw); /* its numbers make no sense */
+    }
+    return err || *number_out == LLANE_SWITCH_NEVER ? why_never(s) : LLANE_INACTIVE_NONE;
 }
 
 static const char *memory_text(const struct llane_setup *s)
@@ -110,9 +131,26 @@ static void log_active(const struct llane_setup *s, const struct llane_lane *lan
                name[0] ? ", name \"" : "", name, name[0] ? "\"" : "");
 }
 
+static void end_without(struct llane_setup *s, enum llane_inactive_reason reason)
+{
+    struct llane_comm *comm = s->comm;
+    if (atomic_load_explicit(&comm->lane, memory_order_relaxed) != s->lane) {
+        llane_lane_bury(s->lane); /* not published: nobody else's */
+    }
+    llane_comm_set_inactive(comm, reason);
+    if (reason != LLANE_INACTIVE_CANCELED) {
+        LLANE_INFO("rank %d of %d: inactive: %s", comm->rank, comm->n_ranks,
+                   llane_inactive_text((int)reason));
+    }
+    if (s->board) {
+        llane_board_linger(s->board, &comm->cancel);
+    }
+}
+
 static void finish(struct llane_setup *s, enum llane_inactive_reason reason)
 {
     struct llane_comm *comm = s->comm;
+    uint64_t number = 0;
     /* Relaxed: a number of its own, for statistics. */
     atomic_store_explicit(&comm->setup_ms, llane_now_ms() - comm->setup_start_ms,
                           memory_order_relaxed);
@@ -120,21 +158,15 @@ static void finish(struct llane_setup *s, enum llane_inactive_reason reason)
         llane_gpu_stream_destroy(s->stream);
     }
     if (reason) {
-        if (atomic_load_explicit(&comm->lane, memory_order_relaxed) != s->lane) {
-            llane_lane_bury(s->lane); /* not published: nobody else's */
-        }
-        llane_comm_set_inactive(comm, reason);
-        if (reason != LLANE_INACTIVE_CANCELED) {
-            LLANE_INFO("rank %d of %d: inactive: %s", comm->rank, comm->n_ranks,
-                       llane_inactive_text((int)reason));
-        }
-        if (s->board) {
-            llane_board_linger(s->board, &comm->cancel);
-        }
+        end_without(s, reason);
         return;
     }
-    uint64_t number;
-    if (!go_live(s, &number)) {
+    reason = go_live(s, &number);
+    if (reason && reason != LLANE_INACTIVE_CANCELED) {
+        end_without(s, reason);
+        return;
+    }
+    if (!reason) {
         log_active(s, atomic_load_explicit(&comm->lane, memory_order_relaxed), number);
     }
     atomic_store_explicit(&comm->is_settled, 1, memory_order_release);

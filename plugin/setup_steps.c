@@ -40,7 +40,8 @@ enum llane_inactive_reason llane_setup_reason_of(const struct llane_setup *s,
                                                  const struct llane_verdict *verdict)
 {
     if (verdict->rank != s->comm->rank) {
-        LLANE_INFO("rank %d: rank %d refused the lane", s->comm->rank, verdict->rank);
+        LLANE_INFO("rank %d: rank %d %s", s->comm->rank, verdict->rank,
+                   verdict->reason == LLANE_BOARD_DIED ? "is gone" : "refused the lane");
     }
     return reason_of(verdict);
 }

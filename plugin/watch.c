@@ -178,11 +178,11 @@ static int64_t waited_ms(const struct llane_watched *w, int64_t now_ms)
     return most_ms;
 }
 
-/* Before that, a kernel that waits is set-up's, which ends it: NCCL carries on. */
 static int is_live(const struct llane_watched *w)
 {
     uint64_t number;
-    return llane_switch_is_confirmed(llane_board_switch(w->lane->board), &number);
+    return llane_switch_is_confirmed(llane_board_switch(w->lane->board), &number) &&
+           number != LLANE_SWITCH_NEVER;
 }
 
 /*
@@ -196,7 +196,7 @@ static int needs(struct llane_watched *w, int rank, uint32_t state, int64_t now_
         read_number(&w->presence->n_operations) > read_number(&peer_of(w, rank)->n_operations)) {
         return 1;
     }
-    if (!is_live(w) || (state != LLANE_PRESENCE_ABORTED && !is_gone(w, rank))) {
+    if (state != LLANE_PRESENCE_ABORTED && !is_gone(w, rank)) {
         return 0;
     }
     look_at_kernel(w, now_ms);
@@ -217,6 +217,21 @@ static void look_at_peers(struct llane_watched *w, int64_t now_ms)
     for (int r = 0; r < w->n_ranks; r++) {
         if (r != w->lane->rank && is_needed(w, r, state_of(peer_of(w, r)), now_ms)) {
             fail_for(w, r);
+            return;
+        }
+    }
+}
+
+/*
+ * Before the switch the calls are NCCL's, and there is no lane that could fail: without that rank it never
+ * goes live, and set-up's kernels, which may wait for it, end. The switch's word makes all ranks see the
+ * death alike: either none reports it or, where the switch was confirmed first, all do.
+ */
+static void look_before_the_switch(struct llane_watched *w)
+{
+    for (int r = 0; r < w->n_ranks; r++) {
+        if (is_gone(w, r) && llane_switch_give_up(llane_board_switch(w->lane->board))) {
+            llane_lane_abort(w->lane);
             return;
         }
     }
@@ -247,7 +262,7 @@ static void look(void)
             fail_where_ranks_disagree(w);
         }
         if (is_of_interest(w)) {
-            look_at_peers(w, now_ms);
+            is_live(w) ? look_at_peers(w, now_ms) : look_before_the_switch(w);
         }
         if (is_of_interest(w)) {
             look_at_clock(w, now_ms);

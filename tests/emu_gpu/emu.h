@@ -71,7 +71,9 @@ void llane_emu_store4(void *to, uint32_t value);
  * "primary" makes the current context one of the program's own. EMU_CC=80: compute capability 8.0.
  * EMU_NODES=0011: the NUMA node of each physical device. EMU_RANGES=1: says where ranges begin and end.
  * EMU_CAPTURE=thread, global or relaxed: the mode that captures begin in. EMU_END_US: how much later than
- * it did an operation has ended for whoever asks its stream.
+ * it did an operation has ended for whoever asks its stream. EMU_QUERY_US: how long a question for an
+ * event takes before it looks. EMU_KILL="ipc_open:2": SIGKILL in the second such call (as named in EMU_FAIL)
+ * of threads whose names begin with "llane-".
  */
 
 #ifdef __cplusplus

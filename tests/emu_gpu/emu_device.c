@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "emu_internal.h"
 
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -229,6 +230,15 @@ static void parse_fail(void)
     }
 }
 
+static void parse_kill(void)
+{
+    const char *text = getenv("EMU_KILL"), *number = text ? strchr(text, ':') : NULL;
+    if (text)
+        snprintf(config.kill, sizeof config.kill, "%.*s",
+                 number ? (int)(number - text) : (int)strlen(text), text);
+    config.n_kill = number ? (uint32_t)strtoul(number + 1, NULL, 10) : 1;
+}
+
 static void parse_capture(void)
 {
     static const char *const names[] = {[EMU_CAPTURE_THREAD_LOCAL] = "thread",
@@ -247,12 +257,15 @@ static void parse_environment(void)
 {
     const char *seed = getenv("EMU_SEED"), *peers = getenv("EMU_MAX_PEERS");
     const char *end_us = getenv("EMU_END_US");
+    const char *query_us = getenv("EMU_QUERY_US");
     config.end_us = end_us ? (uint32_t)strtoul(end_us, NULL, 10) : 0;
+    config.query_us = query_us ? (uint32_t)strtoul(query_us, NULL, 10) : 0;
     config.max_peers = peers ? atoi(peers) : EMU_MAX_DEVICES;
     config.seed = seed ? strtoull(seed, NULL, 0) : 1;
     parse_devices();
     parse_faults();
     parse_fail();
+    parse_kill();
     parse_capture();
 }
 
@@ -262,8 +275,23 @@ const struct emu_config *emu_config(void)
     return &config;
 }
 
+/* The program's own calls do not count. */
+static void check_kill(const char *call)
+{
+    static uint32_t n_calls;
+    char thread[16] = "";
+    if (strcmp(call, config.kill) != 0 ||
+        pthread_getname_np(pthread_self(), thread, sizeof thread) ||
+        strncmp(thread, "llane-", 6) != 0)
+        return;
+    if (__atomic_add_fetch(&n_calls, 1, __ATOMIC_RELAXED) == config.n_kill)
+        raise(SIGKILL);
+}
+
 int emu_check_fail(const char *call)
 {
+    if (emu_config()->kill[0])
+        check_kill(call);
     const char *fail = emu_config()->fail;
     if (fail[1] == ',')
         return 0;

@@ -6,6 +6,7 @@
 #include "emu_internal.h"
 
 #include <stdlib.h>
+#include <unistd.h>
 
 enum { EVENT_MAGIC = 0x45564e54 };
 
@@ -140,6 +141,8 @@ int llane_gpu_event_query(struct CUevent_st *event, int *done_out)
     bool was_relaxed = emu_exchange_relaxed(true); /* as gpu_cuda.c does */
     int rc = emu_check_unsafe("event_query");
     (void)emu_exchange_relaxed(was_relaxed);
+    if (emu_config()->query_us)
+        usleep(emu_config()->query_us);
     if (rc || emu_current_physical() < 0 || emu_event_check(event) || emu_check_fail("event_query"))
         return LLANE_EGPU;
     if (captured_by(event, &node))

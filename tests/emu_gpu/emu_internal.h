@@ -52,8 +52,11 @@ struct emu_config {
     uint32_t n_good[EMU_MAX_DEVICES][EMU_MAX_DEVICES + 1]; /* FLIP_LATE */
     int max_peers;                      /* that a device can reach, as EMU_MAX_PEERS says */
     char fail[256];                     /* EMU_FAIL with a comma at both ends */
+    char kill[32];                      /* EMU_KILL: the call, */
+    uint32_t n_kill;                    /* and which of them */
     enum emu_capture_mode capture_mode; /* that captures begin in */
-    uint32_t end_us; /* from an operation's last act to the stream's word of it */
+    uint32_t end_us;   /* from an operation's last act to the stream's word of it */
+    uint32_t query_us; /* from a question for an event to the look at it */
 };
 
 /* Parsed at the first call into the library. */
