@@ -6,7 +6,7 @@
  * Threads: several inits may run at once; nothing here calls NCCL (its logger excepted).
  * Errors: none.
  */
-#include "comm.h"
+#include "calls.h"
 #include "config.h"
 #include "contexts.h"
 #include "profiler_abi.h"
@@ -59,7 +59,7 @@ static ncclResult_t record_event_state(void *event, int state, void *args)
 
 static ncclResult_t finalize(void *ctx)
 {
-    llane_comm_drop_context(ctx);
+    llane_calls_end_context(ctx);
     return ncclSuccess;
 }
 

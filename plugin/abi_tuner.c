@@ -7,7 +7,7 @@
  * calls NCCL (its logger excepted). Errors: none, ever: one from init can hang the creation of a
  * communicator, one from get_coll_info fails the user's collective.
  */
-#include "comm.h"
+#include "calls.h"
 #include "config.h"
 #include "contexts.h"
 #include "nccl_tuning.h"
@@ -126,7 +126,7 @@ static ncclResult_t destroy_v1(void)
 
 static ncclResult_t destroy_v2(void *ctx)
 {
-    llane_comm_drop_context(ctx);
+    llane_calls_end_context(ctx);
     return ncclSuccess;
 }
 

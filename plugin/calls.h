@@ -18,4 +18,8 @@ LLANE_NCCL_TAKEN(LLANE_DECLARE, LLANE_DECLARE_VOID)
 #undef LLANE_DECLARE
 #undef LLANE_DECLARE_VOID
 
+/* NCCL ends this plugin context (contexts.h): so does its communicator, which may have been ended by a
+ * call that llane did not see, and whose address may be used again. */
+void llane_calls_end_context(void *ctx);
+
 #endif

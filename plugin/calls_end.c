@@ -4,6 +4,7 @@
 #include "backoff.h"
 #include "comm.h"
 #include "group.h"
+#include "report.h"
 #include "setup.h"
 
 /* ---- pauses ---- */
@@ -99,30 +100,33 @@ static int leave_to_sibling(struct llane_comm *comm)
     return other != NULL;
 }
 
-/* One in a group may have been left to this one, which is in none. */
-static void wait_for_all_set_ups(struct llane_comm *comm)
-{
-    llane_setup_wait_for_end(comm);
-    for (struct llane_comm *c = comm->destroyed_before; c; c = c->next_destroyed) {
-        llane_setup_wait_for_end(c);
-    }
-}
-
-static void wait_deferred(void *arg, ncclResult_t result)
+/*
+ * The program may reset the device next: who else may hold the communicator, and be the last to do so,
+ * asks the device. Takes over the caller's hold.
+ */
+static void let_go(void *arg, ncclResult_t result)
 {
     struct llane_comm *comm = arg;
-    if (!llane_is_refused(result)) {
-        wait_for_all_lanes(comm);
-        wait_for_all_set_ups(comm);
-    }
+    (void)result;
+    llane_setup_wait_for_end(comm);
+    llane_report_wait_for_look();
     llane_comm_release(comm);
 }
 
-/* In a group the wait is at its end; takes over the caller's hold. */
-static void wait_or_defer(struct llane_comm *comm)
+static void wait_and_let_go(void *arg, ncclResult_t result)
 {
-    if (!llane_group_is_open(comm->nccl) || llane_group_defer(comm->nccl, wait_deferred, comm)) {
-        wait_deferred(comm, ncclSuccess);
+    if (!llane_is_refused(result)) {
+        wait_for_all_lanes(arg);
+    }
+    let_go(arg, result);
+}
+
+/* In a group ends take effect at its end. */
+static void now_or_deferred(void (*then)(void *arg, ncclResult_t result), struct llane_comm *comm,
+                            ncclResult_t result)
+{
+    if (!llane_group_is_open(comm->nccl) || llane_group_defer(comm->nccl, then, comm)) {
+        then(comm, result);
     }
 }
 
@@ -136,7 +140,7 @@ ncclResult_t llane_call_CommFinalize(const struct llane_nccl *nccl, ncclComm_t h
     }
     llane_comm_retire(comm, 0);
     if (comm->options.is_blocking) {
-        wait_or_defer(comm);
+        now_or_deferred(wait_and_let_go, comm, result);
         return result;
     }
     comm->is_finalizing = 1;
@@ -145,10 +149,7 @@ ncclResult_t llane_call_CommFinalize(const struct llane_nccl *nccl, ncclComm_t h
     return result;
 }
 
-/*
- * Dropped first: its address may be another communicator's before NCCL's call returns. The program may
- * reset the device next: a set-up under way, which the drop has ended, has to have left it.
- */
+/* Dropped first: its address may be another communicator's before NCCL's call returns. */
 ncclResult_t llane_call_CommDestroy(const struct llane_nccl *nccl, ncclComm_t handle)
 {
     struct llane_comm *comm = llane_comm_acquire(handle);
@@ -159,34 +160,34 @@ ncclResult_t llane_call_CommDestroy(const struct llane_nccl *nccl, ncclComm_t ha
     }
     llane_comm_drop(handle, 0);
     ncclResult_t result = llane_group_note(nccl, nccl->CommDestroy(handle));
-    if (comm && !is_in_group) {
-        wait_for_all_set_ups(comm);
-    }
-    if (comm && !is_left && is_in_group && !llane_is_refused(result)) {
-        wait_or_defer(comm);
-    } else if (comm) {
-        llane_comm_release(comm);
+    if (comm) {
+        now_or_deferred(is_left || !is_in_group ? let_go : wait_and_let_go, comm, result);
     }
     return result;
 }
 
 /*
  * The abort word first: NCCL's abort may wait for a stream on which our kernel spins. The communicator is
- * held meanwhile: to bury its lane asks the driver. The program may reset the device next, as above.
+ * held meanwhile: to bury its lane asks the driver.
  */
 ncclResult_t llane_call_CommAbort(const struct llane_nccl *nccl, ncclComm_t handle)
 {
     struct llane_comm *comm = llane_comm_acquire(handle);
-    int is_in_group = llane_group_is_open(nccl);
     llane_comm_drop(handle, 1);
     ncclResult_t result = llane_group_note(nccl, nccl->CommAbort(handle));
-    if (comm && !is_in_group) {
-        llane_setup_wait_for_end(comm);
-    }
     if (comm) {
-        llane_comm_release(comm);
+        now_or_deferred(let_go, comm, result);
     }
     return result;
+}
+
+void llane_calls_end_context(void *ctx)
+{
+    struct llane_comm *comm = llane_comm_acquire_context(ctx);
+    if (comm) {
+        llane_comm_drop(comm->handle, 0);
+        let_go(comm, ncclSuccess);
+    }
 }
 
 ncclResult_t llane_call_CommRevoke(const struct llane_nccl *nccl, ncclComm_t comm, int flags)

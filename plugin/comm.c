@@ -437,19 +437,19 @@ void llane_comm_drop(ncclComm_t handle, int is_abort)
     }
 }
 
-void llane_comm_drop_context(void *ctx)
+struct llane_comm *llane_comm_acquire_context(void *ctx)
 {
     const void *slot = llane_context_remove(ctx);
-    ncclComm_t handle = NULL;
     pthread_mutex_lock(&table_lock);
-    for (struct llane_comm *c = all; slot && c && !handle; c = c->next_in_all) {
-        uintptr_t offset = (uintptr_t)slot - (uintptr_t)c->handle;
-        if (offset < c->handle_bytes) {
-            handle = c->handle;
-        }
+    struct llane_comm *c = slot ? all : NULL;
+    while (c && (uintptr_t)slot - (uintptr_t)c->handle >= c->handle_bytes) {
+        c = c->next_in_all;
+    }
+    if (c) {
+        llane_comm_hold(c); /* it has the table's reference */
     }
     pthread_mutex_unlock(&table_lock);
-    llane_comm_drop(handle, 0);
+    return c;
 }
 
 void llane_comm_set_inactive(struct llane_comm *comm, enum llane_inactive_reason reason)

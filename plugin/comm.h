@@ -168,9 +168,8 @@ struct llane_comm *llane_comm_add(const struct llane_nccl *nccl, ncclComm_t hand
  */
 void llane_comm_drop(ncclComm_t handle, int is_abort);
 
-/* NCCL ends this plugin context (contexts.h): so does its communicator, which may have been ended by a
- * call that llane did not see, and whose address may be used again. */
-void llane_comm_drop_context(void *ctx);
+/* As acquire: the communicator of a plugin context (contexts.h), which NCCL ends and which is forgotten. */
+struct llane_comm *llane_comm_acquire_context(void *ctx);
 
 void llane_comm_hold(struct llane_comm *comm);
 void llane_comm_release(struct llane_comm *comm);

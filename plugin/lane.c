@@ -113,11 +113,18 @@ int llane_lane_is_aborted(const struct llane_lane *lane)
     return __atomic_load_n(&lane->staging->mapped->words.abort, __ATOMIC_RELAXED) != 0;
 }
 
+/* The program did, and nothing of the lane runs any more. */
+static int was_reset(const struct llane_lane *lane)
+{
+    return llane_device_was_reset(lane->device, lane->order->events->context);
+}
+
 int llane_lane_is_busy(const struct llane_lane *lane)
 {
     int is_done = 0, previous;
     /* Its device has a context; this thread's, by whichever thread it is called, may have none. */
-    if (llane_lane_is_aborted(lane) || llane_device_enter(lane->device, &previous)) {
+    if (llane_lane_is_aborted(lane) || was_reset(lane) ||
+        llane_device_enter(lane->device, &previous)) {
         return 0;
     }
     int err = llane_gpu_event_query(lane->order->events->last_op, &is_done);
@@ -182,7 +189,7 @@ void llane_lane_abort(struct llane_lane *lane)
 void llane_lane_bury(struct llane_lane *lane)
 {
     if (lane) {
-        if (lane->shadow && lane->order) {
+        if (lane->shadow && lane->order && !was_reset(lane)) {
             (void)llane_shadow_enter_order(lane->shadow, lane->order);
         }
         llane_staging_bury(lane->staging, lane->board, lane->rank);

@@ -19,7 +19,8 @@ enum { LOOK_MS = 10 };
 
 /* Relaxed throughout: each is a word of its own that starts or ends something. */
 static _Atomic int is_asked, is_leaving, is_running;
-static _Atomic int any_device; /* that the process uses */
+static _Atomic int any_device;   /* that the process uses */
+static _Atomic unsigned n_turns; /* of looks that began or ended: odd while one is under way */
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 static void on_signal(int number)
@@ -48,10 +49,13 @@ static void *thread_main(void *unused)
     /* Looks at events must not end the captures of other threads. */
     (void)llane_gpu_capture_mode_relax();
     while (!atomic_load_explicit(&is_leaving, memory_order_relaxed)) {
+        atomic_fetch_add_explicit(&n_turns, 1, memory_order_relaxed);
         llane_comm_for_all(collect);
         if (atomic_exchange_explicit(&is_asked, 0, memory_order_relaxed)) {
             llane_comm_for_all(llane_stats_print_now);
         }
+        /* Release pairs with llane_report_wait_for_look: all communicators are let go. */
+        atomic_fetch_add_explicit(&n_turns, 1, memory_order_release);
         nanosleep(&pause, NULL);
     }
     atomic_store_explicit(&is_running, 0, memory_order_relaxed);
@@ -93,6 +97,18 @@ void llane_report_start(int device)
 {
     atomic_store_explicit(&any_device, device, memory_order_relaxed);
     pthread_once(&once, start);
+}
+
+/* A look that holds the communicator found it in the table, under the lock that took it out. */
+void llane_report_wait_for_look(void)
+{
+    int64_t deadline = llane_now_ms() + 1000;
+    struct llane_backoff backoff = {0};
+    unsigned now = atomic_load_explicit(&n_turns, memory_order_acquire);
+    while (now % 2 && atomic_load_explicit(&n_turns, memory_order_acquire) == now &&
+           llane_now_ms() < deadline) {
+        llane_backoff_sleep(&backoff);
+    }
 }
 
 void llane_report_end(void)

@@ -3,7 +3,8 @@
  * when the signal of LLANE_REPORT_SIGNAL comes.
  *
  * Owns: the thread, and the signal's action where the program has none of its own.
- * Threads: start by any; end by the one that ends the process. Blocking: end, a second at most.
+ * Threads: start by any; end by the one that ends the process. Blocking: end
+ * and wait_for_look, a second at most.
  * Errors: without a thread times are read when a communicator ends, as far as its ring holds them.
  */
 #ifndef LLANE_REPORT_H
@@ -11,6 +12,8 @@
 
 /* Once; further calls do nothing. device: one that the process uses. */
 void llane_report_start(int device);
+/* A communicator has left the table: until no look is under way that may hold it, and asks its device. */
+void llane_report_wait_for_look(void);
 void llane_report_end(void);
 
 #endif

@@ -786,9 +786,11 @@ static void ends_wait(void)
     EXPECT(ncclCommDestroy(comm), ncclSuccess);
 }
 
+static void open_all(void);
+
 /* One thread drives two ranks and destroys the first before it calls for the second: as NCCL, the last
  * one's end waits for both. With llane alone: the fake NCCL's own operations would be waited for. */
-static void destroyed_in_turns(void)
+static void destroy_in_turns(bool is_reset_between)
 {
     ncclComm_t comms[2];
     float numbers[SMALL];
@@ -811,10 +813,17 @@ static void destroyed_in_turns(void)
         OK(ncclAllReduce(in[i], out[i], SMALL, ncclFloat32, ncclSum, comms[i], streams[i]));
     OK(ncclGroupEnd());
     for (int i = 0; i < 2; i++) {
-        EXPECT(ncclAllReduce(in[i], out[i], SMALL, ncclFloat32, ncclSum, comms[i], streams[i]), 0);
+        if (is_reset_between)
+            OK(llane_gpu_stream_synchronize(streams[i]));
+        else
+            OK(ncclAllReduce(in[i], out[i], SMALL, ncclFloat32, ncclSum, comms[i], streams[i]));
         EXPECT(ncclCommDestroy(comms[i]), ncclSuccess);
+        if (is_reset_between) {
+            OK(llane_gpu_device_set(i));
+            OK(llane_gpu_device_reset());
+        }
     }
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 2 && !is_reset_between; i++) {
         int n_off = 0;
         EXPECT(llane_gpu_stream_query(streams[i], &is_done), 0);
         EXPECT(is_done, 1);
@@ -825,6 +834,18 @@ static void destroyed_in_turns(void)
         EXPECT(n_off, 0);
     }
     OK(llane_gpu_device_set(g.device));
+}
+
+static void destroyed_in_turns(void)
+{
+    destroy_in_turns(false);
+}
+
+/* What the first one left to the second's end is gone by then. */
+static void destroyed_and_reset_in_turns(void)
+{
+    destroy_in_turns(true);
+    open_all();
 }
 
 /* cases.md 34: the abort of one communicator while another one's kernel spins on the same GPU. */
@@ -1314,8 +1335,6 @@ static void killed_while_spinning(void)
     _exit(0);
 }
 
-static void open_all(void);
-
 /* As programs do that want leaks found, at their end or between two runs. */
 static void device_reset(void)
 {
@@ -1330,15 +1349,53 @@ static void device_reset(void)
     }
 }
 
+static ncclResult_t end_unseen(const char *name, ncclComm_t comm)
+{
+    ncclResult_t (*end)(ncclComm_t comm) = NULL;
+    void *symbol = dlsym(RTLD_DEFAULT, name);
+    memcpy(&end, &symbol, sizeof(end));
+    return end(comm);
+}
+
+/* In turns: destroyed, aborted, both in a group, which takes effect at its end, and both by calls that
+ * llane does not see. */
+static void end_in_turns(int round)
+{
+    bool is_abort = round % 2, is_grouped = round % 6 / 2 == 1, is_unseen = round % 6 / 2 == 2;
+    if (is_grouped)
+        OK(ncclGroupStart());
+    if (is_unseen)
+        OK(end_unseen(is_abort ? "pncclCommAbort" : "pncclCommDestroy", g.comm));
+    else
+        OK(is_abort ? ncclCommAbort(g.comm) : ncclCommDestroy(g.comm));
+    if (is_grouped)
+        OK(ncclGroupEnd());
+}
+
 /* The same while set-up is under way, here and there in it. */
 static void device_reset_in_set_up(void)
 {
-    for (int round = 0; round < 40; round++) {
+    for (int round = 0; round < 90; round++) {
         fill(0, 161, SMALL, 0);
         EXPECT(sum(0, 1, SMALL, g.comm, 0), ncclSuccess);
         sync_stream(0);
-        sleep_ms(round / 2);
-        OK(round % 2 ? ncclCommAbort(g.comm) : ncclCommDestroy(g.comm));
+        sleep_ms(round / 5);
+        end_in_turns(round);
+        OK(llane_gpu_device_reset());
+        open_all();
+    }
+}
+
+/* The same while a thread of llane's looks at the operations' events. */
+static void device_reset_while_timed(void)
+{
+    for (int round = 0; round < 12; round++) {
+        in_step(g.comm);
+        for (int i = 0; i < 20; i++)
+            EXPECT(sum(0, 1, SMALL, g.comm, 0), ncclSuccess);
+        sync_stream(0);
+        sleep_ms(3 * round);
+        end_in_turns(round);
         OK(llane_gpu_device_reset());
         open_all();
     }
@@ -1369,7 +1426,8 @@ static const struct section {
     {"shrunk_children", shrunk_children, true}, /* four ranks */
     {"ends", ends, false},
     {"ends_wait", ends_wait, false},
-    {"destroyed_in_turns", destroyed_in_turns, true}, /* one rank, with llane */
+    {"destroyed_in_turns", destroyed_in_turns, true},                     /* one rank, with llane */
+    {"destroyed_and_reset_in_turns", destroyed_and_reset_in_turns, true}, /* likewise */
     /* A real NCCL frees device memory in an abort, which waits for the other kernel. */
     {"abort_beside_a_spinning_kernel", abort_beside_a_spinning_kernel, true},
     {"not_blocking", not_blocking, false},
@@ -1387,7 +1445,8 @@ static const struct section {
     {"helper_takes_no_signals", helper_takes_no_signals, true}, /* LLANE_WAIT=0, with llane */
     {"killed_while_spinning", killed_while_spinning, true},
     {"device_reset", device_reset, true}, /* all that was there is gone afterwards */
-    {"device_reset_in_set_up", device_reset_in_set_up, true}, /* LLANE_WAIT=0 */
+    {"device_reset_in_set_up", device_reset_in_set_up, true},     /* LLANE_WAIT=0 */
+    {"device_reset_while_timed", device_reset_while_timed, true}, /* LLANE_AB */
 };
 enum { N_SECTIONS = sizeof(g_sections) / sizeof(*g_sections) };
 
