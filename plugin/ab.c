@@ -214,14 +214,18 @@ static int read_pair(struct llane_ab *ab, struct llane_ab_pair *pair)
     return 1;
 }
 
+/* By any thread: it may have no context, or one of another device. */
 static void collect(struct llane_ab *ab)
 {
-    if (llane_device_was_reset(ab->device, ab->context)) {
+    int previous;
+    if (llane_device_was_reset(ab->device, ab->context) ||
+        llane_device_enter(ab->device, &previous)) {
         return;
     }
     for (int i = 0; i < RING && read_pair(ab, &ab->ring[ab->tail % RING]); i++) {
         ab->tail++;
     }
+    (void)llane_device_leave(ab->device, previous, 0);
 }
 
 void llane_ab_collect(struct llane_ab *ab)

@@ -315,9 +315,11 @@ static void compare(struct llane_shadow *s, const struct slot *slot)
     }
 }
 
+/* By any thread: it may have no context, or one of another device. */
 static void collect(struct llane_shadow *s)
 {
-    if (llane_device_was_reset(s->device, s->context)) {
+    int previous;
+    if (llane_device_was_reset(s->device, s->context) || llane_device_enter(s->device, &previous)) {
         return;
     }
     for (int i = 0; i < s->n_slots; i++) {
@@ -328,6 +330,7 @@ static void collect(struct llane_shadow *s)
             atomic_store_explicit(&slot->state, FREE, memory_order_release);
         }
     }
+    (void)llane_device_leave(s->device, previous, 0);
 }
 
 void llane_shadow_collect(struct llane_shadow *shadow)

@@ -119,6 +119,7 @@ same device_reset 2 -- device_reset
 report $? device_reset__a_lane_before_and_after_each
 same device_reset_in_set_up 2 -e '*:LLANE_WAIT=0' -- device_reset_in_set_up
 for ab in alternate shadow; do
+    same "destroyed_on_any_device_$ab" 2 -e "*:LLANE_AB=$ab" -- destroyed_on_any_device
     same "device_reset_while_timed_$ab" 2 -e "*:LLANE_AB=$ab" -e '*:EMU_QUERY_US=2000' -- device_reset_while_timed
     "$programs/prog_ranks" -t 20 -e '*:NCCL_TUNER_PLUGIN=llane' -e "*:LLANE_AB=$ab" 1 \
         "$programs/prog_conformance" destroyed_and_reset_in_turns >"$out/with" 2>&1
