@@ -1386,6 +1386,73 @@ static void device_reset_in_set_up(void)
     }
 }
 
+/* A child that the last rank is not in; its parent ends. */
+static void shrink_and_abort(void)
+{
+    int last = g.n - 1;
+    ncclComm_t child = NULL;
+    if (g.rank != last) {
+        EXPECT(ncclCommShrink(g.comm, &last, 1, &child, NULL, FAKE_SHRINK_ABORT), ncclSuccess);
+        EXPECT(sum(0, 1, SMALL, child, 0), ncclSuccess);
+        sync_stream(0);
+        EXPECT(ncclCommDestroy(child), ncclSuccess);
+    }
+    EXPECT(ncclCommAbort(g.comm), ncclSuccess);
+}
+
+/* A child; one of the two ends while the other one has just begun its set-up, or goes on with it. */
+static void end_child_or_parent(bool is_parent_first)
+{
+    ncclComm_t child = NULL;
+    EXPECT(ncclCommSplit(g.comm, 0, g.rank, &child, NULL), ncclSuccess);
+    in_step(child);
+    EXPECT(ncclCommDestroy(is_parent_first ? g.comm : child), ncclSuccess);
+    for (int i = 0; i < 3; i++)
+        in_step(is_parent_first ? child : g.comm);
+    EXPECT(ncclCommDestroy(is_parent_first ? child : g.comm), ncclSuccess);
+}
+
+static void end_both_in_a_group(void)
+{
+    ncclComm_t child = NULL;
+    EXPECT(ncclCommSplit(g.comm, 0, g.rank, &child, NULL), ncclSuccess);
+    in_step(child);
+    OK(ncclGroupStart());
+    EXPECT(ncclCommDestroy(g.comm), ncclSuccess);
+    EXPECT(ncclCommAbort(child), ncclSuccess);
+    OK(ncclGroupEnd());
+}
+
+/* Whatever ends a communicator, while set-up is under way, here and there in it on each rank. */
+static void ends_in_set_up(void)
+{
+    for (int round = 0; round < 72; round++) {
+        in_step(g.comm);
+        sleep_ms((round / 6 + 5 * g.rank) % 12);
+        switch (round % 6) {
+        case 0:
+            EXPECT(ncclCommFinalize(g.comm), ncclSuccess);
+            EXPECT(ncclCommDestroy(g.comm), ncclSuccess);
+            break;
+        case 1:
+            EXPECT(ncclCommRevoke(g.comm, 0), ncclSuccess);
+            EXPECT(ncclCommAbort(g.comm), ncclSuccess);
+            break;
+        case 2:
+            shrink_and_abort();
+            break;
+        case 3:
+        case 4:
+            end_child_or_parent(round % 6 == 3);
+            break;
+        default:
+            end_both_in_a_group();
+        }
+        OK(llane_gpu_device_reset());
+        open_all();
+    }
+}
+
 /* The same while a thread of llane's looks at the operations' events. */
 static void device_reset_while_timed(void)
 {
@@ -1446,6 +1513,7 @@ static const struct section {
     {"killed_while_spinning", killed_while_spinning, true},
     {"device_reset", device_reset, true}, /* all that was there is gone afterwards */
     {"device_reset_in_set_up", device_reset_in_set_up, true},     /* LLANE_WAIT=0 */
+    {"ends_in_set_up", ends_in_set_up, true},                     /* LLANE_WAIT=0 */
     {"device_reset_while_timed", device_reset_while_timed, true}, /* LLANE_AB */
 };
 enum { N_SECTIONS = sizeof(g_sections) / sizeof(*g_sections) };
