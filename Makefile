@@ -83,7 +83,7 @@ NVCC_FLAGS := -std=c++17 -O3 $(INCLUDES) --objdir-as-tempdir \
 NCCL_LIB := $(firstword $(patsubst %/libnccl.so.2,%,$(wildcard $(addsuffix /libnccl.so.2,\
     $(addprefix $(NCCL_HOME)/,lib lib64) $(CUDA_LIB) /usr/lib/$(shell uname -m)-linux-gnu \
     /usr/local/lib /usr/lib64))))
-CUDART := -L$(CUDA_LIB) -lcudart_static -ldl -lrt -lpthread
+CUDART := $(CUDA_LIB)/libcudart_static.a -ldl -lrt -lpthread
 NCCL_LINK := -L$(NCCL_LIB) -l:libnccl.so.2 -Wl,-rpath,$(NCCL_LIB)
 HAVE_GPU := $(wildcard /dev/nvidia[0-9]*)
 

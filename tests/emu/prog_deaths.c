@@ -322,6 +322,7 @@ static void see_all_end(double noticed_ms)
     await_flag(&is_aborted, start, "ncclCommAbort does not come back");
     await_end(start);
     await_flag(&g.is_freed, start, "the memory is not freed");
+    RANKS_CHECK(pthread_join(thread, NULL));
     printf("rank %d: noticed after %.1f ms, ended after %.1f ms more\n", g.rank, noticed_ms,
            now_ms() - start);
 }
@@ -375,6 +376,7 @@ static void free_and_abort(void)
     if (is("free_wait"))
         stay_quiet();
     see_all_end(is("free_wait") ? 0 : await_error(from_ms));
+    RANKS_CHECK(pthread_join(thread, NULL));
     if (is("free_wait") || is("free_late"))
         ranks_barrier("end");
 }
