@@ -89,15 +89,22 @@ static struct {
     DRIVER_CALLS(DRIVER_MEMBER)
 } driver;
 
+static int find_call(const char *name, void **call_out)
+{
+    enum cudaDriverEntryPointQueryResult found;
+#if CUDART_VERSION >= 12050
+    return (int)cudaGetDriverEntryPointByVersion(name, call_out, 12000, cudaEnableDefault, &found);
+#else
+    return (int)cudaGetDriverEntryPoint(name, call_out, cudaEnableDefault, &found);
+#endif
+}
+
 static int find_driver(void)
 {
     void *call;
-    enum cudaDriverEntryPointQueryResult found;
     int err = 0;
 #define DRIVER_FIND(name)                                                                          \
-    err = err ? err                                                                                \
-              : (int)cudaGetDriverEntryPointByVersion(#name, &call, 12000, cudaEnableDefault,      \
-                                                      &found);                                     \
+    err = err ? err : find_call(#name, &call);                                                     \
     memcpy(&driver.name, &call, sizeof(call));
     DRIVER_CALLS(DRIVER_FIND)
     return err;
