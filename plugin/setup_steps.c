@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "ab.h"
+#include "backoff.h"
 #include "config.h"
 #include "err.h"
 #include "log.h"
@@ -209,12 +210,18 @@ static enum llane_inactive_reason adopt_limits(struct llane_setup *s)
     return LLANE_INACTIVE_NONE;
 }
 
-/* All that the lane can select now: loading one later could wait for a kernel that spins on this device. */
+/*
+ * All that the lane can select now: loading one later could wait for a kernel that spins on this device.
+ * They are many, and whoever ends the communicator waits for this thread.
+ */
 static int load(struct llane_setup *s, const void *kernel, uint32_t blocks_per_sm[LLANE_N_WIDTHS])
 {
     int err = 0;
     for (int w = 0; w < LLANE_N_WIDTHS && kernel && !err; w++) {
         uint32_t blocks = UINT32_MAX;
+        if (llane_is_canceled(&s->comm->cancel)) {
+            return LLANE_ECANCELED;
+        }
         err = llane_gpu_kernel_load(kernel, (uint32_t)LLANE_MIN_THREADS << w, &blocks);
         blocks_per_sm[w] = blocks < blocks_per_sm[w] ? blocks : blocks_per_sm[w];
     }
@@ -247,7 +254,9 @@ static enum llane_inactive_reason load_kernels(struct llane_setup *s,
             }
         }
     }
-    return err ? LLANE_INACTIVE_KERNEL : LLANE_INACTIVE_NONE;
+    return err == LLANE_ECANCELED ? LLANE_INACTIVE_CANCELED
+           : err                  ? LLANE_INACTIVE_KERNEL
+                                  : LLANE_INACTIVE_NONE;
 }
 
 /* What LLANE_AB measures with, on every rank or on none. */
@@ -296,6 +305,9 @@ static enum llane_inactive_reason take_resources(struct llane_setup *s)
     }
     if (!reason) {
         reason = load_kernels(s, mine.blocks_per_sm);
+    }
+    if (reason == LLANE_INACTIVE_CANCELED) {
+        return reason;
     }
     if (!reason) {
         reason = llane_setup_take_staging(s, &mine);

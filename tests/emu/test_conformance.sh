@@ -118,6 +118,7 @@ same device_reset 2 -- device_reset
 [ "$(n_carried "$out/with")" = 8 ]
 report $? device_reset__a_lane_before_and_after_each
 same device_reset_in_set_up 2 -e '*:LLANE_WAIT=0' -- device_reset_in_set_up
+same device_reset_while_kernels_load 2 -e '*:LLANE_WAIT=0' -e '*:EMU_LOAD_US=10000' -- device_reset_in_set_up
 same ends_in_set_up 3 -e '*:LLANE_WAIT=0' -- ends_in_set_up
 for ab in alternate shadow; do
     same "destroyed_on_any_device_$ab" 2 -e "*:LLANE_AB=$ab" -- destroyed_on_any_device

@@ -253,13 +253,18 @@ static void parse_capture(void)
     config.capture_mode = (enum emu_capture_mode)mode;
 }
 
+static uint32_t microseconds(const char *name)
+{
+    const char *text = getenv(name);
+    return text ? (uint32_t)strtoul(text, NULL, 10) : 0;
+}
+
 static void parse_environment(void)
 {
     const char *seed = getenv("EMU_SEED"), *peers = getenv("EMU_MAX_PEERS");
-    const char *end_us = getenv("EMU_END_US");
-    const char *query_us = getenv("EMU_QUERY_US");
-    config.end_us = end_us ? (uint32_t)strtoul(end_us, NULL, 10) : 0;
-    config.query_us = query_us ? (uint32_t)strtoul(query_us, NULL, 10) : 0;
+    config.end_us = microseconds("EMU_END_US");
+    config.query_us = microseconds("EMU_QUERY_US");
+    config.load_us = microseconds("EMU_LOAD_US");
     config.max_peers = peers ? atoi(peers) : EMU_MAX_DEVICES;
     config.seed = seed ? strtoull(seed, NULL, 0) : 1;
     parse_devices();

@@ -57,6 +57,7 @@ struct emu_config {
     enum emu_capture_mode capture_mode; /* that captures begin in */
     uint32_t end_us;   /* from an operation's last act to the stream's word of it */
     uint32_t query_us; /* from a question for an event to the look at it */
+    uint32_t load_us;  /* to load a kernel */
 };
 
 /* Parsed at the first call into the library. */

@@ -503,6 +503,8 @@ int llane_gpu_kernel_load(const void *kernel, uint32_t n_threads, uint32_t *bloc
     if (emu_current_physical() < 0 || emu_check_fail("kernel_load") ||
         check_shape(kernel, n_threads))
         return LLANE_EGPU;
+    if (emu_config()->load_us)
+        usleep(emu_config()->load_us);
     load_kernel(kernel, emu_current_device());
     uint32_t n_warps = (n_threads + 31) / 32;
     *blocks_per_sm_out = n_warps > 0 ? WARPS_PER_SM / n_warps : 0;
