@@ -110,6 +110,11 @@ int llane_context_sizes(void *ctx, size_t *n_ranks_out, size_t *n_nodes_out)
     return record != NULL;
 }
 
+static int is_inside(const struct record *record, const void *comm, size_t comm_bytes)
+{
+    return record->slot - (uintptr_t)comm < comm_bytes;
+}
+
 uint64_t llane_context_find(const void *comm, size_t comm_bytes, char name[LLANE_NAME_BYTES])
 {
     uint64_t id = 0;
@@ -117,15 +122,15 @@ uint64_t llane_context_find(const void *comm, size_t comm_bytes, char name[LLANE
     if (!lock_records()) {
         return 0;
     }
-    for (struct record *record = records; record; record = record->next) {
-        if (record->slot - (uintptr_t)comm < comm_bytes) {
-            if (record->comm_id && record->ctx > newest) {
-                newest = record->ctx;
-                id = record->comm_id;
-            }
-            if (!name[0]) {
-                memcpy(name, record->name, LLANE_NAME_BYTES);
-            }
+    for (const struct record *r = records; r; r = r->next) {
+        if (is_inside(r, comm, comm_bytes) && r->comm_id && r->ctx > newest) {
+            newest = r->ctx;
+            id = r->comm_id;
+        }
+    }
+    for (const struct record *r = records; r && !name[0]; r = r->next) {
+        if (is_inside(r, comm, comm_bytes) && r->comm_id == id) {
+            memcpy(name, r->name, LLANE_NAME_BYTES);
         }
     }
     pthread_mutex_unlock(&lock);

@@ -31,7 +31,7 @@ int llane_context_sizes(void *ctx, size_t *n_ranks_out, size_t *n_nodes_out);
 
 /*
  * The id in the newest record that has one, among those whose slot lies in [comm, comm + comm_bytes);
- * 0 if none has. name, where it is empty, becomes the name that they have.
+ * 0 if none has. name, where it is empty, becomes the name that came with this id.
  */
 uint64_t llane_context_find(const void *comm, size_t comm_bytes, char name[LLANE_NAME_BYTES]);
 

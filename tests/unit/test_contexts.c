@@ -102,11 +102,18 @@ static void find__a_record_is_left_over__the_newest_counts(void **state)
 {
     (void)state;
     struct comm comm;
+    char name[LLANE_NAME_BYTES] = "";
     add(&comm.ctx, 8);
-    void *left = add((void **)(void *)comm.between, 9);
+    void *left = llane_context_add((void **)(void *)comm.between, 2, 1, 9, "left");
     assert_int_equal(id_of(&comm), 9);
-    void *ctx = add(&comm.ctx, 10);
-    assert_int_equal(id_of(&comm), 10);
+    void *ctx = llane_context_add(&comm.ctx, 2, 1, 10, "new");
+    assert_int_equal(llane_context_find(&comm, sizeof comm, name), 10);
+    assert_string_equal(name, "new");
+    llane_context_remove(ctx);
+    ctx = add(&comm.ctx, 11);
+    name[0] = '\0';
+    assert_int_equal(llane_context_find(&comm, sizeof comm, name), 11);
+    assert_string_equal(name, "");
     llane_context_remove(ctx);
     llane_context_remove(left);
 }
