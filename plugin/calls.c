@@ -62,8 +62,9 @@ static void meet(struct llane_comm *comm)
         nccl->CommCuDevice(handle, &comm->device) != ncclSuccess) {
         return; /* not ready, or no communicator: NCCL says so to the caller */
     }
-    comm->handle_bytes = malloc_usable_size(handle);
-    uint64_t nccl_id = llane_context_find(handle, comm->handle_bytes, comm->options.name);
+    size_t bytes = malloc_usable_size(handle);
+    atomic_store_explicit(&comm->handle_bytes, bytes, memory_order_relaxed);
+    uint64_t nccl_id = llane_context_find(handle, bytes, comm->options.name);
     if (nccl_id) {
         /* Before the creation hook's id: the first communicator of a process has only this one. */
         pthread_mutex_lock(&comm->key_lock);

@@ -437,12 +437,18 @@ void llane_comm_drop(ncclComm_t handle, int is_abort)
     }
 }
 
+static int is_around(const struct llane_comm *comm, const void *slot)
+{
+    uintptr_t offset = (uintptr_t)slot - (uintptr_t)comm->handle;
+    return offset < atomic_load_explicit(&comm->handle_bytes, memory_order_relaxed);
+}
+
 struct llane_comm *llane_comm_acquire_context(void *ctx)
 {
     const void *slot = llane_context_remove(ctx);
     pthread_mutex_lock(&table_lock);
     struct llane_comm *c = slot ? all : NULL;
-    while (c && (uintptr_t)slot - (uintptr_t)c->handle >= c->handle_bytes) {
+    while (c && !is_around(c, slot)) {
         c = c->next_in_all;
     }
     if (c) {

@@ -78,7 +78,9 @@ struct llane_comm {
 
     /* Set once before the state leaves NEW. */
     int n_ranks, rank, device;
-    size_t handle_bytes;        /* of NCCL's allocation, which holds the plugin contexts' slots */
+    /* Of NCCL's allocation, which holds the plugin contexts' slots; 0: not known yet. Relaxed: whoever
+     * ends another communicator's context looks at it at any time. */
+    _Atomic size_t handle_bytes;
     struct llane_board_key key; /* this and has_key under key_lock until then */
     int has_key;
     uint64_t shrink; /* llane_key_of_shrink, 0: it is no such child */
