@@ -3,8 +3,8 @@
  * brings the communicator's id, for which its tuners have to wait until 2.28, and its name. No event
  * is asked for, so that NCCL calls nothing else but finalize.
  *
- * Threads: several inits may run at once; nothing here calls NCCL (its logger excepted).
- * Errors: none.
+ * Threads: several inits may run at once; nothing here calls NCCL (its logger excepted). Blocking:
+ * finalize, as llane_calls_end_context. Errors: none.
  */
 #include "calls.h"
 #include "config.h"

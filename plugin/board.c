@@ -159,7 +159,7 @@ static int take_place(struct llane_board *board)
     }
     place->who = board->self;
     (void)llane_life_hold(&board->shared->presence[board->rank].life); /* else only `who` tells */
-    /* F1 pairs with F2 in refuse_for_the_dead and has_all. */
+    /* F1 pairs with F2 in is_filled. */
     atomic_store_explicit(&place->state, PLACE_FILLED, memory_order_release);
     return 0;
 }

@@ -92,9 +92,9 @@ int llane_board_join(const struct llane_board_args *args, const _Atomic int *can
 
 /*
  * This rank's vote on a step: reason 0 is yes. Once a step, in order, after the step before was YES;
- * a vote on a step that is decided changes nothing. A no on behalf of a rank that is gone goes before this
- * one's own. record (may be NULL, at most
- * LLANE_BOARD_RECORD_BYTES) can be read by all once the step is YES.
+ * a vote on a step that is decided changes nothing. Before a no of its own it says no on behalf of a rank
+ * that is gone. record (may be NULL, at most LLANE_BOARD_RECORD_BYTES) can be read by all once the step
+ * is YES.
  */
 void llane_board_vote(struct llane_board *board, int step, uint32_t reason, const void *record,
                       size_t record_bytes);

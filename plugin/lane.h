@@ -1,8 +1,8 @@
 /*
  * lane: one communicator's low-latency path once it is set up, and the launch of an operation on it.
  *
- * Owns: its staging memory. Made by set-up's helper thread, used under the
- * communicator's lock by the threads that call NCCL, buried by whoever drops the communicator last.
+ * Owns: its staging memory. Made by set-up's helper thread, used under the communicator's lock by the
+ * threads that call NCCL, buried by whoever drops the communicator last.
  * Blocking: no. Errors: LLANE_EGPU from a launch, which is then the call's error: never retried
  * through NCCL, since the peers have launched theirs.
  */

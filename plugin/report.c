@@ -17,7 +17,7 @@
 
 enum { LOOK_MS = 10 };
 
-/* Relaxed throughout: each is a word of its own that starts or ends something. */
+/* Relaxed, but for n_turns: each is a word of its own that starts or ends something. */
 static _Atomic int is_asked, is_leaving, is_running;
 static _Atomic int any_device;   /* that the process uses */
 static _Atomic unsigned n_turns; /* of looks that began or ended: odd while one is under way */

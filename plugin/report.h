@@ -3,8 +3,8 @@
  * when the signal of LLANE_REPORT_SIGNAL comes.
  *
  * Owns: the thread, and the signal's action where the program has none of its own.
- * Threads: start by any; end by the one that ends the process. Blocking: end
- * and wait_for_look, a second at most.
+ * Threads: start and wait_for_look by any; end by the one that ends the process. Blocking: end and
+ * wait_for_look, a second at most.
  * Errors: without a thread times are read when a communicator ends, as far as its ring holds them.
  */
 #ifndef LLANE_REPORT_H

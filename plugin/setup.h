@@ -4,8 +4,9 @@
  * Owns: the helper threads. The user's calls go to NCCL meanwhile and never wait for it (LLANE_WAIT
  * apart). Every step is local, then voted on; all ranks read one answer, so that either all ranks
  * get a lane or none does.
- * Threads: start and the waits by the user's thread. Blocking: the waits only. Errors: an inactive
- * communicator with its reason, logged once a rank.
+ * Threads: start and wait by the user's thread, wait_for_end by whichever ends the communicator, end_all
+ * by the one that ends the process. Blocking: all but start. Errors: an inactive communicator with its
+ * reason, logged once a rank.
  */
 #ifndef LLANE_SETUP_H
 #define LLANE_SETUP_H

@@ -1,10 +1,10 @@
 /*
  * watch: notices that operations of a lane will not end, because a rank they need is gone: its process
  * was killed or crashed, it ended the communicator, or (LLANE_TIMEOUT_S) it has not come for too long.
- * The communicator then reports ncclRemoteError for good; before the switch it has no lane, and is given
- * none (switch.h) instead. Kernels go on waiting until the program
+ * The communicator then reports ncclRemoteError for good, and its kernels go on waiting until the program
  * aborts, as NCCL's do: one that stopped by itself would let its stream go on with garbage.
- * LLANE_ON_DEATH=stop ends them at once. Where the ranks disagree on a call (check.h) the kernels are
+ * LLANE_ON_DEATH=stop ends them at once. Before the switch nothing is reported: the communicator gets no
+ * lane (switch.h), and set-up's kernels end. Where the ranks disagree on a call (check.h) the kernels are
  * ended, and the communicator reports ncclInvalidUsage.
  *
  * Owns: one thread of the process, which looks ten times a second and also keeps the marks by which
