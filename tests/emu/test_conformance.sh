@@ -119,6 +119,10 @@ same device_reset 2 -- device_reset
 report $? device_reset__a_lane_before_and_after_each
 same device_reset_in_set_up 2 -e '*:LLANE_WAIT=0' -- device_reset_in_set_up
 same device_reset_while_kernels_load 2 -e '*:LLANE_WAIT=0' -e '*:EMU_LOAD_US=10000' -- device_reset_in_set_up
+# Unseen ends are told by NCCL's closing the profiler, where there is no tuner.
+"$programs/prog_ranks" -e "*:NCCL_PROFILER_PLUGIN=$build/emu/libnccl-tuner-llane.so" -e '*:FAKE_NCCL_VERSION=2.27.7' \
+    -e '*:LLANE_WAIT=0' 2 "$programs/prog_conformance" device_reset_in_set_up >"$out/with" 2>&1
+report $? device_reset_in_set_up_with_the_profiler_alone
 same ends_in_set_up 3 -e '*:LLANE_WAIT=0' -- ends_in_set_up
 for ab in alternate shadow; do
     same "destroyed_on_any_device_$ab" 2 -e "*:LLANE_AB=$ab" -- destroyed_on_any_device
