@@ -356,9 +356,16 @@ struct llane_comm *llane_comm_acquire_or_add(const struct llane_nccl *nccl, nccl
     return llane_comm_add(nccl, handle, NULL, &options, NULL);
 }
 
+/* With a key for good: before, it may be written meanwhile, and there is no lane. */
+static int has_met(const struct llane_comm *comm)
+{
+    return atomic_load_explicit(&comm->state, memory_order_acquire) != LLANE_COMM_NEW &&
+           comm->has_key;
+}
+
 static int is_sibling(const struct llane_comm *a, const struct llane_comm *b)
 {
-    return a != b && a->nccl == b->nccl && a->has_key && b->has_key &&
+    return a != b && a->nccl == b->nccl && has_met(a) && has_met(b) &&
            memcmp(&a->key, &b->key, sizeof a->key) == 0;
 }
 

@@ -83,16 +83,6 @@ static int await_switch(struct llane_comm *comm, struct llane_switch *sw, uint64
     return 0;
 }
 
-/* Given up, by whichever rank: the same on all. */
-static enum llane_inactive_reason why_never(struct llane_setup *s)
-{
-    int gone = llane_board_find_gone(s->board);
-    if (gone >= 0) {
-        LLANE_INFO("rank %d: rank %d is gone", s->comm->rank, gone);
-    }
-    return gone >= 0 ? LLANE_INACTIVE_DIED : LLANE_INACTIVE_RECORD;
-}
-
 static enum llane_inactive_reason go_live(struct llane_setup *s, uint64_t *number_out)
 {
     struct llane_switch *sw = llane_board_switch(s->board);
@@ -102,8 +92,16 @@ static enum llane_inactive_reason go_live(struct llane_setup *s, uint64_t *numbe
     }
     if (err) {
         (void)llane_switch_give_up(sw); /* its numbers make no sense */
+        return LLANE_INACTIVE_RECORD;
     }
-    return err || *number_out == LLANE_SWITCH_NEVER ? why_never(s) : LLANE_INACTIVE_NONE;
+    if (*number_out != LLANE_SWITCH_NEVER) {
+        return LLANE_INACTIVE_NONE;
+    }
+    int gone = llane_board_find_gone(s->board); /* not every rank can see it */
+    if (gone >= 0) {
+        LLANE_INFO("rank %d: rank %d is gone", s->comm->rank, gone);
+    }
+    return LLANE_INACTIVE_DIED;
 }
 
 static const char *memory_text(const struct llane_setup *s)

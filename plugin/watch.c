@@ -261,8 +261,10 @@ static void look(void)
         if (is_of_interest(w)) {
             fail_where_ranks_disagree(w);
         }
-        if (is_of_interest(w)) {
-            is_live(w) ? look_at_peers(w, now_ms) : look_before_the_switch(w);
+        if (is_of_interest(w) && is_live(w)) {
+            look_at_peers(w, now_ms);
+        } else if (is_of_interest(w)) {
+            look_before_the_switch(w);
         }
         if (is_of_interest(w)) {
             look_at_clock(w, now_ms);
