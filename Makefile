@@ -118,7 +118,7 @@ cuda: $(CUDA_PLUGIN) $(if $(HAVE_CUDA),$(O)/libnccl-llane.so) ## the real object
 ifeq ($(HAVE_CUDA),)
 	@echo "no CUDA object: $(if $(SANITIZED),V=$(V) has none,nvcc not found)"
 endif
-tools: $(TOOLS:%=$(O)/emu/llane-%) $(PLAIN_TOOLS:%=$(O)/llane-%) ## doctor, watch, and the emulated bench
+tools: $(TOOLS:%=$(O)/emu/llane-%) $(PLAIN_TOOLS:%=$(O)/llane-%) ## doctor, watch; demo, bench, soak and calibrate on the emulation
 
 # ---- plugin ----
 $(O)/plugin/%.o: plugin/%.c Makefile
@@ -310,7 +310,7 @@ else ifeq ($(NCCL_LIB),)
 $(error $(MAKECMDGOALS): libnccl.so.2 not found: set NCCL_HOME)
 endif
 endif
-tools-gpu: ## bench and measuring programs for real GPUs (ARCHS=)
+tools-gpu: ## bench, soak, calibrate, tune and the doctor's measuring on GPUs (ARCHS=)
 tools-gpu demo-gpu: cuda $(TOOLS:%=$(O)/llane-%-gpu)
 gpu-tests: $(GPU_PROGRAMS) cuda ## the programs of tests/gpu1 and tests/gpun
 test-gpu: ## several ranks on one real GPU, with the installed NCCL
