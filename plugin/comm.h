@@ -40,7 +40,7 @@ enum llane_comm_state {
     X(NO_ID, "no communicator id under this door; NCCL_PROFILER_PLUGIN=llane gives one from NCCL " \
              "2.27 on, LD_PRELOAD of libnccl-tuner-llane.so with any")                             \
     X(NOT_READY, "NCCL does not answer for it")                                                    \
-    X(CANCELED, "it ended during set-up")                                                          \
+    X(CANCELED, "it ended before its lane was live")                                               \
     X(BOARD, "ranks could not meet on this host")                                                  \
     X(GPU, "a rank's GPU does not answer")                                                         \
     X(RECORD, "a peer's record makes no sense")                                                    \

@@ -129,6 +129,15 @@ static void log_active(const struct llane_setup *s, const struct llane_lane *lan
                name[0] ? ", name \"" : "", name, name[0] ? "\"" : "");
 }
 
+/* Not at the process's end, which the program's other threads may have left in any state. */
+static void say_inactive(const struct llane_comm *comm, enum llane_inactive_reason reason)
+{
+    if (!atomic_load_explicit(&is_leaving, memory_order_relaxed)) {
+        LLANE_INFO("rank %d of %d: inactive: %s", comm->rank, comm->n_ranks,
+                   llane_inactive_text((int)reason));
+    }
+}
+
 static void end_without(struct llane_setup *s, enum llane_inactive_reason reason)
 {
     struct llane_comm *comm = s->comm;
@@ -136,10 +145,7 @@ static void end_without(struct llane_setup *s, enum llane_inactive_reason reason
         llane_lane_bury(s->lane); /* not published: nobody else's */
     }
     llane_comm_set_inactive(comm, reason);
-    if (reason != LLANE_INACTIVE_CANCELED) {
-        LLANE_INFO("rank %d of %d: inactive: %s", comm->rank, comm->n_ranks,
-                   llane_inactive_text((int)reason));
-    }
+    say_inactive(comm, reason);
     if (s->board) {
         llane_board_linger(s->board, &comm->cancel);
     }
@@ -164,7 +170,9 @@ static void finish(struct llane_setup *s, enum llane_inactive_reason reason)
         end_without(s, reason);
         return;
     }
-    if (!reason) {
+    if (reason) {
+        say_inactive(comm, reason);
+    } else {
         log_active(s, atomic_load_explicit(&comm->lane, memory_order_relaxed), number);
     }
     atomic_store_explicit(&comm->is_settled, 1, memory_order_release);

@@ -95,6 +95,8 @@ done
 lane door__tuner_by_path__active 2 -e "*:NCCL_TUNER_PLUGIN=$build/emu/libnccl-tuner-llane.so" -- --counts 9
 file=$build/emu/libnccl-tuner-llane.so
 lane door__NET__active 2 -u '*:NCCL_TUNER_PLUGIN' -e "*:NCCL_NET_PLUGIN=$file" -- --counts 9 --comms 2 --batch 2
+[ "$(grep -c 'llane 0.*: door net, NCCL 2.28.9' "$out")" = 2 ]
+report $? door__NET__one_line_a_process
 profiler=(-u '*:NCCL_TUNER_PLUGIN' -e "*:NCCL_PROFILER_PLUGIN=$file")
 for version in 2.23.4 2.25.1 2.26.6 2.27.7 2.28.9 2.29.7 2.30.7; do
     case $version in 2.2[3-6].*) active=2 ;; *) active=4 ;; esac # an id for the first one too
@@ -138,6 +140,8 @@ nccl partial__one_rank_has_no_llane__others_go_on 3 "lane not live yet" -u 1:NCC
     -e '*:LLANE_WAIT=0' -- --counts 9,1000 --iters 20
 nccl partial__one_rank_disabled__others_go_on 3 "lane not live yet" -e 2:LLANE_ENABLE=0 \
     -e '*:LLANE_WAIT=0' -- --counts 9,1000 --iters 20
+[ "$(grep -cE 'LLANE rank [01] of 3: inactive: (it ended before its lane was live|a rank ended the comm)' "$out")" = 2 ]
+report $? partial__one_rank_disabled__others_say_at_the_end_that_no_lane_went_live
 nccl partial__LLANE_WAIT_and_no_llane_on_one_rank__ends_by_its_deadline 3 "no verdict within 300 ms" \
     -u 1:NCCL_TUNER_PLUGIN -e '*:LLANE_WAIT_TIMEOUT_MS=300' -- --counts 9
 nccl failure__peer_memory_does_not_open_on_one_rank__all_inactive 3 "a peer's memory does not open" \
