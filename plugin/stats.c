@@ -11,6 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "backoff.h"
 #include "comm.h"
 #include "config.h"
 #include "err.h"
@@ -26,11 +27,12 @@ void llane_stats_count(struct llane_stats *stats, enum llane_route route, uint64
     stats->routes[bucket][route].bytes += bytes;
 }
 
-static void take(struct llane_comm *comm, struct llane_stats_record *out)
+/* lock_ms: how long a call under way may hold up what is to be right: it may wait in the driver, or be
+ * what ends the process. */
+static void take(struct llane_comm *comm, long lock_ms, struct llane_stats_record *out)
 {
     struct llane_lane *lane = atomic_load_explicit(&comm->lane, memory_order_acquire);
-    /* Tried only: who ends the process may hold it. */
-    int is_locked = !pthread_mutex_trylock(&comm->lock);
+    int is_locked = !llane_lock_within(&comm->lock, lock_ms);
     *out = (struct llane_stats_record){
         .rank = comm->rank,
         .n_ranks = comm->n_ranks,
@@ -235,17 +237,25 @@ static const char *asked(void)
 static int has_report(const struct llane_comm *comm)
 {
     const struct llane_lane *lane = atomic_load_explicit(&comm->lane, memory_order_acquire);
-    return comm->n_ranks && (asked() || (lane && (lane->ab || lane->shadow)));
+    /* Acquire: NEW is left when the number of ranks is there; retired, it may have none. */
+    int state = atomic_load_explicit(&comm->state, memory_order_acquire);
+    return state != LLANE_COMM_NEW && comm->n_ranks &&
+           (asked() || (lane && (lane->ab || lane->shadow)));
+}
+
+static void print(struct llane_comm *comm, long lock_ms)
+{
+    struct llane_stats_record *r = has_report(comm) ? malloc(sizeof *r) : NULL;
+    if (r) {
+        take(comm, lock_ms, r);
+        to_stderr(r, asked() != NULL);
+        free(r);
+    }
 }
 
 void llane_stats_print_now(struct llane_comm *comm)
 {
-    struct llane_stats_record *r = has_report(comm) ? malloc(sizeof *r) : NULL;
-    if (r) {
-        take(comm, r);
-        to_stderr(r, asked() != NULL);
-        free(r);
-    }
+    print(comm, 1000); /* beside the program's calls */
 }
 
 void llane_stats_end(struct llane_comm *comm)
@@ -254,10 +264,10 @@ void llane_stats_end(struct llane_comm *comm)
     struct llane_stats_record *r =
         where && !is_for_stderr(where) && has_report(comm) ? malloc(sizeof *r) : NULL;
     if (!r) {
-        llane_stats_print_now(comm);
+        print(comm, 0);
         return;
     }
-    take(comm, r);
+    take(comm, 0, r);
     pthread_mutex_lock(&lock);
     r->next = records;
     records = r;

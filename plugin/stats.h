@@ -27,7 +27,8 @@ struct llane_stats {
 /* The communicator's lock is held. */
 void llane_stats_count(struct llane_stats *stats, enum llane_route route, uint64_t bytes);
 
-/* A communicator's counts so far, to stderr; nothing if neither LLANE_STATS nor LLANE_AB is set. */
+/* A communicator's counts so far, to stderr; nothing if neither LLANE_STATS nor LLANE_AB is set. A
+ * call under way is waited for, a second at most. */
 void llane_stats_print_now(struct llane_comm *comm);
 
 /* A communicator ends, or the process does with it alive. */

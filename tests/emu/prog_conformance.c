@@ -1468,6 +1468,45 @@ static void device_reset_while_timed(void)
     }
 }
 
+/* A thread with communicators of its own. */
+static void *come_and_go(void *arg)
+{
+    enum { N_ROUNDS = 30 };
+    ncclComm_t comms[2];
+    int devices[] = {0, 1};
+    void *buffers[2];
+    struct CUstream_st *streams[2];
+    for (int i = 0; i < 2; i++) {
+        OK(llane_gpu_device_set(i));
+        OK(llane_gpu_stream_create(&streams[i]));
+        OK(llane_gpu_malloc(SMALL * 4, &buffers[i]));
+    }
+    for (int round = 0; round < N_ROUNDS; round++) {
+        OK(ncclCommInitAll(comms, 2, devices));
+        OK(ncclGroupStart());
+        for (int i = 0; i < 2; i++)
+            OK(ncclAllReduce(buffers[i], buffers[i], SMALL, ncclFloat32, ncclMax, comms[i],
+                             streams[i]));
+        OK(ncclGroupEnd());
+        OK(raise(SIGUSR1));
+        for (int i = 0; i < 2; i++)
+            OK(ncclCommDestroy(comms[i]));
+    }
+    return arg;
+}
+
+/* One's ends, and reports, look at what the others' first sums write: as a thread sanitizer sees it. */
+static void threads_apart(void)
+{
+    enum { N_THREADS = 3 };
+    pthread_t threads[N_THREADS];
+    for (int i = 0; i < N_THREADS; i++)
+        OK(pthread_create(&threads[i], NULL, come_and_go, NULL));
+    for (int i = 0; i < N_THREADS; i++)
+        OK(pthread_join(threads[i], NULL));
+    report(true, "threads with communicators of their own", 0, 0);
+}
+
 static const struct section {
     const char *name;
     void (*run)(void);
@@ -1515,6 +1554,7 @@ static const struct section {
     {"device_reset_in_set_up", device_reset_in_set_up, true},     /* LLANE_WAIT=0 */
     {"ends_in_set_up", ends_in_set_up, true},                     /* LLANE_WAIT=0 */
     {"device_reset_while_timed", device_reset_while_timed, true}, /* LLANE_AB */
+    {"threads_apart", threads_apart, true}, /* one rank, LLANE_REPORT_SIGNAL=usr1 */
 };
 enum { N_SECTIONS = sizeof(g_sections) / sizeof(*g_sections) };
 

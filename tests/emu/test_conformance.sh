@@ -132,6 +132,11 @@ for ab in alternate shadow; do
     report $? "destroyed_and_reset_in_turns_$ab"
 done
 
+# ---- threads with communicators of their own ----
+"$programs/prog_ranks" -e '*:NCCL_TUNER_PLUGIN=llane' -e '*:LLANE_WAIT=0' -e '*:LLANE_REPORT_SIGNAL=usr1' 1 \
+    "$programs/prog_conformance" threads_apart >"$out/with" 2>&1
+report $? threads_apart__ends_and_reports_beside_first_sums
+
 # ---- settings of the order ----
 for setting in LLANE_GRAPH_ORDER=0 NCCL_GRAPH_MIXING_SUPPORT=0; do
     # One stream at a time needs no nodes in its graphs; captures_in_turns would overlap.
