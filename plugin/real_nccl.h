@@ -16,9 +16,9 @@
 enum { LLANE_MAX_NCCL_COPIES = 4 };
 
 struct llane_nccl {
-    int version;       /* as ncclGetVersion reports it: 22809 is 2.28.9 */
-    char path[1024];   /* the file it was loaded from */
-    int is_left_alone; /* exports.c passes its calls straight on: its own may be among them */
+    int version;          /* as ncclGetVersion reports it: 22809 is 2.28.9 */
+    char path[1024];      /* the file it was loaded from */
+    int is_left_alone;    /* exports.c passes its calls straight on: its own may be among them */
     atomic_int is_filled; /* the last that interpose stores, before anything leads to a hook */
 #define LLANE_MEMBER(name, since, params, args) ncclResult_t(*name) params;
 #define LLANE_MEMBER_VOID(name, since) ncclResult_t (*name)(void);

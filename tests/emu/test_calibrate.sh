@@ -121,6 +121,9 @@ edit "$(file)" 'float 1024 nccl' && edit "$(file)" 'integer 1024 nccl'
 all_reduce 3 -e '*:LLANE_MAX_BYTES=1K' -- --counts 200 --types float32,int32 && tables 3 &&
     [ "$(grep -c '^llane stats: .* rank ./3 .*: lane 0 calls .*NCCL is faster at this size' "$out")" = 3 ]
 report $? tool__table__used_by_a_later_job
+tools/llane calibrate --emulate --plot=x.svg >"$out" 2>&1
+[ $? = 2 ] && grep -q 'calibrate: --plot=x.svg is for llane bench' "$out"
+report $? tool__option_of_one_bench_run__refused
 LLANE_MAX_BYTES=1K XDG_CACHE_HOME=/proc tools/llane calibrate --emulate --ranks 2 --reps 1 --ops 2 >"$out" 2>&1
 [ $? = 3 ] && [ "$(grep -c 'no table to write to' "$out")" = 3 ] # tried again, as it may be noise
 report $? tool__nowhere_to_write__fails_and_says_so

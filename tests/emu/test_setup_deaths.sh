@@ -60,9 +60,9 @@ step host_memory_pinned 2 host_register:2 -e '*:LLANE_MEMORY=host'
 step host_memory_probed 2 launch -e '*:LLANE_MEMORY=host'
 step events_for_ab 0 timed_event_create -e '*:LLANE_AB=alternate'
 step calibration_begun 2 capture_begin
-step calibration_under_way 2 capture_begin:2
+step calibration_under_way 2 capture_begin:2 -e '*:LLANE_MAX_BYTES=256'
 step waited_for 2 ipc_open -e '*:LLANE_WAIT=1'
-step calibration_waited_for 2 capture_begin:2 -e '*:LLANE_WAIT=1'
+step calibration_waited_for 2 capture_begin:2 -e '*:LLANE_WAIT=1' -e '*:LLANE_MAX_BYTES=256'
 
 # The switch waits for a call of the victim's, of whichever rank.
 status=0
