@@ -107,7 +107,7 @@ judge() {
     local pid
     run "$@" &
     pid=$!
-    for _ in {1..30}; do # most end soon
+    for _ in {1..10}; do # most end soon
         kill -0 $pid 2>/dev/null && sleep 0.1
     done
     for _ in 1 2; do
