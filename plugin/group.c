@@ -1,6 +1,8 @@
 #include "group.h"
 
+#include <pthread.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "err.h"
 #include "log.h"
@@ -69,6 +71,26 @@ void llane_group_fail(const struct llane_nccl *nccl, ncclResult_t result, enum l
     }
 }
 
+static pthread_key_t at_thread_end;
+static int has_key; /* else what a thread used stays */
+
+static void free_arrays(void *arg)
+{
+    struct group *g = arg;
+    for (int i = 0; i < LLANE_MAX_NCCL_COPIES; i++) {
+        free(g[i].entries);
+        free(g[i].deferred);
+        free(g[i].awaited);
+        free(g[i].counted);
+        memset(&g[i], 0, sizeof g[i]);
+    }
+}
+
+static void make_key(void)
+{
+    has_key = !pthread_key_create(&at_thread_end, free_arrays);
+}
+
 /* Room for one more of size bytes; the array may move. */
 static void *grow(void *array, size_t n, size_t *max, size_t bytes)
 {
@@ -78,6 +100,11 @@ static void *grow(void *array, size_t n, size_t *max, size_t bytes)
     size_t more = *max ? *max * 2 : 16;
     void *moved = realloc(array, more * bytes);
     if (moved) {
+        static pthread_once_t once = PTHREAD_ONCE_INIT;
+        pthread_once(&once, make_key);
+        if (has_key) {
+            (void)pthread_setspecific(at_thread_end, groups);
+        }
         *max = more;
     }
     return moved;
