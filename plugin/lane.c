@@ -110,7 +110,7 @@ int llane_lane_all_reduce(struct llane_lane *lane, const struct llane_operation 
 
 int llane_lane_is_aborted(const struct llane_lane *lane)
 {
-    return __atomic_load_n(&lane->staging->mapped->words.abort, __ATOMIC_RELAXED) != 0;
+    return llane_staging_is_aborted(lane->staging);
 }
 
 /* The program did, and nothing of the lane runs any more. */
@@ -182,8 +182,7 @@ uint32_t llane_lane_dead(const struct llane_lane *lane)
 
 void llane_lane_abort(struct llane_lane *lane)
 {
-    /* Pairs with the look that every poll loop takes at the word. */
-    __atomic_store_n(&lane->staging->mapped->words.abort, 1, __ATOMIC_RELEASE);
+    llane_staging_abort(lane->staging);
 }
 
 void llane_lane_bury(struct llane_lane *lane)

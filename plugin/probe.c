@@ -33,14 +33,13 @@ static int wait_for(struct CUstream_st *stream, struct llane_staging const *stag
     for (;;) {
         int err = llane_gpu_stream_query(stream, &is_done);
         if (err || is_done) {
-            int is_aborted = __atomic_load_n(&staging->mapped->words.abort, __ATOMIC_RELAXED) != 0;
-            return err ? err : is_aborted ? LLANE_ECANCELED : 0;
+            return err ? err : llane_staging_is_aborted(staging) ? LLANE_ECANCELED : 0;
         }
         err = llane_is_canceled(cancel)      ? LLANE_ECANCELED
               : llane_now_ms() > deadline_ms ? LLANE_EREFUSED
                                              : 0;
         if (err) {
-            __atomic_store_n(&staging->mapped->words.abort, 1, __ATOMIC_RELEASE);
+            llane_staging_abort(staging);
             return err;
         }
         llane_backoff_sleep(&backoff);

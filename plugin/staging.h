@@ -43,6 +43,18 @@ struct llane_staging {
     struct llane_staging *next;
 };
 
+/* Kernels that use it end, and later ones at once; probes' kernels too. Any thread. */
+static inline void llane_staging_abort(const struct llane_staging *staging)
+{
+    /* Pairs with the look that every poll loop takes at the word. */
+    __atomic_store_n(&staging->mapped->words.abort, 1, __ATOMIC_RELEASE);
+}
+
+static inline int llane_staging_is_aborted(const struct llane_staging *staging)
+{
+    return __atomic_load_n(&staging->mapped->words.abort, __ATOMIC_RELAXED) != 0;
+}
+
 /* Sizes within an allocation; all ranks compute the same from agreed numbers. slot_bytes: of one
  * generation, for each packet family, which has a region of its own. scratch_bytes: for the owner's
  * kernels alone, while it calibrates. */

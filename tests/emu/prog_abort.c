@@ -8,7 +8,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 static const char g_help[] =
     "prog_abort [TIMES [LIMIT_MS]]\n"
@@ -18,18 +17,6 @@ static const char g_help[] =
     "one was LIMIT_MS (1000) or more.\n";
 
 enum { COUNT = 1024, WARM_UP = 10, MAX_TIMES = 1000 };
-
-static double now_ms(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
-}
-
-static void sleep_ms(long ms)
-{
-    nanosleep(&(struct timespec){.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000}, NULL);
-}
 
 /* Milliseconds that the abort took; 0 on other ranks than 0. */
 static double abort_once(ncclComm_t parent, int round, void *buffer, struct CUstream_st *stream)
@@ -48,11 +35,11 @@ static double abort_once(ncclComm_t parent, int round, void *buffer, struct CUst
     if (ranks_rank() == 0) {
         RANKS_CHECK(
             ncclAllReduce(buffer, buffer, COUNT, ncclFloat32, ncclSum, comm, (cudaStream_t)stream));
-        sleep_ms(200);
-        double start_ms = now_ms();
+        ranks_sleep_ms(200);
+        double start_ms = ranks_now_ms();
         RANKS_CHECK(ncclCommAbort(comm));
         RANKS_CHECK(llane_gpu_stream_synchronize(stream));
-        took_ms = now_ms() - start_ms;
+        took_ms = ranks_now_ms() - start_ms;
     }
     snprintf(name, sizeof name, "aborted-%d", round);
     ranks_barrier(name);

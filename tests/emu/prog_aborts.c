@@ -7,7 +7,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 static const char g_help[] =
@@ -35,13 +34,6 @@ static struct {
     double aborted_at_ms;
 } g;
 
-static double now_ms(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return 1e3 * (double)t.tv_sec + 1e-6 * (double)t.tv_nsec;
-}
-
 static void fill(int rank)
 {
     values_fill(ncclFloat32, ncclSum, rank, ++g.n_sums, COUNT, g.host);
@@ -66,9 +58,8 @@ static ncclResult_t call(ncclComm_t comm)
 static void *end_it(void *arg)
 {
     int last = g.n - 1;
-    struct timespec t = {.tv_nsec = 1000000L * *(int *)arg};
-    nanosleep(&t, NULL);
-    g.aborted_at_ms = now_ms();
+    ranks_sleep_ms(*(int *)arg);
+    g.aborted_at_ms = ranks_now_ms();
     if (strcmp(g.how, "abort") == 0)
         RANKS_CHECK(ncclCommAbort(g.comm));
     else if (strcmp(g.how, "revoke") == 0)
@@ -108,9 +99,9 @@ static void see_it_end(struct CUgraphExec_st *graph)
     RANKS_CHECK(pthread_create(&thread, NULL, end_it, &delay_ms));
     queue_more();
     RANKS_CHECK(llane_gpu_stream_synchronize(g.stream));
-    note(now_ms() - g.aborted_at_ms);
+    note(ranks_now_ms() - g.aborted_at_ms);
     RANKS_CHECK(pthread_join(thread, NULL));
-    note(now_ms() - g.aborted_at_ms);
+    note(ranks_now_ms() - g.aborted_at_ms);
 }
 
 static struct CUgraphExec_st *capture(void)

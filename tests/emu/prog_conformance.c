@@ -19,7 +19,6 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { ROOM = 1 << 20, SMALL = 100, LARGE = 100000, N_BUFFERS = 6, N_STREAMS = 3 };
@@ -53,19 +52,6 @@ static void report(bool is_right, const char *what, int got, int expected)
         report(got_ == (int)(expected), #call, got_, (int)(expected));                             \
     } while (0)
 #define OK(call) RANKS_CHECK(call)
-
-static double now_s(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-static void sleep_ms(int ms)
-{
-    struct timespec t = {.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000L};
-    nanosleep(&t, NULL);
-}
 
 static void sync_stream(int stream)
 {
@@ -310,7 +296,7 @@ static void simulated_on_one_rank(void)
             OK(ncclGroupSimulateEnd(&info));
         }
         in_step(g.comm);
-        sleep_ms(5);
+        ranks_sleep_ms(5);
     }
 }
 
@@ -358,7 +344,7 @@ static void dawdle(void)
 {
     static int n_calls;
     if (++n_calls % g.n == g.rank)
-        sleep_ms(10);
+        ranks_sleep_ms(10);
 }
 
 /*
@@ -563,7 +549,7 @@ static void graph_before_the_lane(void)
     struct CUgraphExec_st *graph = capture_end();
     for (int i = 0; i < 60; i++) { /* the lane goes live */
         in_step(comm);
-        sleep_ms(5);
+        ranks_sleep_ms(5);
     }
     for (uint64_t k = 0; k < 6; k++) {
         fill(0, 310 + k, SMALL, 0);
@@ -669,12 +655,12 @@ static void shrunk_children(void)
     barrier();
     if (g.rank == 3) {
         EXPECT(sum(0, 1, SMALL, b, 0), ncclSuccess); /* waits for the others */
-        sleep_ms(100);
+        ranks_sleep_ms(100);
     }
     barrier();
     if (g.rank < 2)
         EXPECT(sum(0, 1, SMALL, a, 0), ncclSuccess);
-    sleep_ms(100);
+    ranks_sleep_ms(100);
     barrier();
     if (g.rank == 2)
         EXPECT(sum(0, 1, SMALL, a, 0), ncclSuccess);
@@ -684,7 +670,7 @@ static void shrunk_children(void)
     for (int k = 0; k < 40; k++) {
         n_wrong += a && same_sum_is_wrong(a, 10 * k);
         n_wrong += b && same_sum_is_wrong(b, 10 * k + 1);
-        sleep_ms(5);
+        ranks_sleep_ms(5);
     }
     EXPECT(n_wrong, 0);
     /* afterwards a child of all: the ranks were in different numbers of shrinks */
@@ -692,7 +678,7 @@ static void shrunk_children(void)
     OK(ncclCommSplit(g.comm, 0, g.rank, &child, NULL));
     for (int k = 0; k < 40; k++) {
         in_step(child);
-        sleep_ms(5);
+        ranks_sleep_ms(5);
     }
     OK(ncclCommDestroy(child));
     if (a)
@@ -738,7 +724,7 @@ static void sum_in_flight(ncclComm_t comm, uint64_t call, int stream)
     fill(0, call, SMALL, stream);
     barrier();
     if (g.rank != 0)
-        sleep_ms(150);
+        ranks_sleep_ms(150);
     EXPECT(sum(0, 1, SMALL, comm, stream), ncclSuccess);
 }
 
@@ -856,9 +842,9 @@ static void abort_beside_a_spinning_kernel(void)
     fill(0, 130, SMALL, 0);
     if (g.rank == 0)
         EXPECT(sum(0, 1, SMALL, g.comm, 0), ncclSuccess); /* waits for the others */
-    double start = now_s();
+    double start = ranks_now_ms();
     EXPECT(ncclCommAbort(other), ncclSuccess);
-    EXPECT(now_s() - start < 1, 1);
+    EXPECT(ranks_now_ms() - start < 1000, 1);
     barrier();
     if (g.rank != 0)
         EXPECT(sum(0, 1, SMALL, g.comm, 0), ncclSuccess);
@@ -910,7 +896,7 @@ static void not_blocking_end(void)
     fill(0, 147, SMALL, 0);
     barrier();
     if (g.rank != 0)
-        sleep_ms(150);
+        ranks_sleep_ms(150);
     OK(settled(comm, sum(0, 1, SMALL, comm, 0)));
     EXPECT(settled(comm, ncclCommFinalize(comm)), ncclSuccess);
     ncclResult_t state = ncclInternalError;
@@ -978,7 +964,7 @@ static void captured_beside_others(void)
     OK(pthread_create(&ender, NULL, end_beside, &b));
     OK(pthread_join(ender, NULL));
     while (atomic_load(&b.n_polls) < 10)
-        sleep_ms(1);
+        ranks_sleep_ms(1);
     OK(ncclCommGetAsyncError(b.polled, &state));
     EXPECT(sum(0, 2, SMALL, g.comm, 0), ncclSuccess);
     struct CUgraphExec_st *graph = capture_end();
@@ -1055,7 +1041,7 @@ static void void_groups_on_one_rank(void)
             for (int i = 0; i < 4; i++) {
                 OK(ncclAllReduce(g.buffers[0], g.buffers[1], SMALL, ncclFloat32, ncclSum, comm,
                                  stream));
-                sleep_ms(2); /* the lane may go live here, for a call that comes to nothing */
+                ranks_sleep_ms(2); /* the lane may go live here, for a call that comes to nothing */
             }
             if (k % 3 == 0 && g.version >= 22200) {
                 EXPECT(ncclGroupSimulateEnd(&info), ncclSuccess);
@@ -1088,7 +1074,7 @@ static void refused_splits_on_one_rank(void)
         fill(0, 180 + k, SMALL, 0);
         OK(sum(0, 1, SMALL, children[k % N], 0));
         EXPECT(sum_is_wrong(1, 180 + k, SMALL, 0), 0);
-        sleep_ms(2);
+        ranks_sleep_ms(2);
     }
     for (int i = 0; i < N; i++)
         OK(ncclCommDestroy(children[i]));
@@ -1110,7 +1096,7 @@ static void first_sum_behind_others(void)
     OK(ncclAllReduce(g.buffers[1], g.buffers[4], SMALL, ncclFloat32, unchanged(), comm,
                      g.streams[1]));
     if (g.rank != 0) {
-        sleep_ms(100);
+        ranks_sleep_ms(100);
         OK(sum(2, 3, SMALL, g.comm, 2));
     }
     sync_stream(1);
@@ -1158,7 +1144,7 @@ static void suspended(void)
             EXPECT(sum(2, 3, SMALL, comm, 0), ncclInvalidUsage);
         barrier();
         EXPECT(resume(comm), result);
-        sleep_ms(5);
+        ranks_sleep_ms(5);
     }
     in_step(comm);
     EXPECT(ncclCommDestroy(comm), ncclSuccess);
@@ -1250,7 +1236,7 @@ static void two_copies(void)
         EXPECT(sum(2, 3, SMALL, g.comm, 1), ncclSuccess);
         EXPECT(sum_is_wrong(1, 350 + k, SMALL, 0), 0);
         EXPECT(sum_is_wrong(3, 450 + k, SMALL, 1), 0);
-        sleep_ms(2);
+        ranks_sleep_ms(2);
     }
     /* each knows its own alone */
     EXPECT(sum(0, 1, SMALL, NULL, 0), ncclInvalidArgument);
@@ -1261,14 +1247,14 @@ static void two_copies(void)
 static void fork_after_use(void)
 {
     fflush(NULL);
-    double start = now_s();
+    double start = ranks_now_ms();
     pid_t pid = fork();
     if (pid == 0)
         exit(0);
     int status = -1;
     waitpid(pid, &status, 0);
     EXPECT(status, 0);
-    EXPECT(now_s() - start < 0.9, 1);
+    EXPECT(ranks_now_ms() - start < 900, 1);
     in_step(g.comm);
 }
 
@@ -1304,7 +1290,7 @@ static void helper_takes_no_signals(void)
     if (g.rank == 0) {
         EXPECT(sum(0, 1, SMALL, comm, 0), ncclSuccess);
         for (int i = 0; i < 500 && !blocked; i++) {
-            sleep_ms(2);
+            ranks_sleep_ms(2);
             blocked = blocked_signals_of("llane-setup");
         }
         EXPECT(blocked >> (SIGALRM - 1) & 1, 1);
@@ -1324,14 +1310,14 @@ static void killed_while_spinning(void)
         EXPECT(sum(0, 1, SMALL, g.comm, 0), ncclSuccess);
         fflush(NULL);
         if (fork() == 0) {
-            sleep_ms(300);
+            ranks_sleep_ms(300);
             kill(getppid(), SIGTERM);
             _exit(0);
         }
         sync_stream(0);
         report(false, "a sum without its peers ended", 0, 0);
     }
-    sleep_ms(1500);
+    ranks_sleep_ms(1500);
     _exit(0);
 }
 
@@ -1341,7 +1327,7 @@ static void device_reset(void)
     for (int round = 0; round < 3; round++) {
         OK(ncclCommDestroy(g.comm));
         OK(llane_gpu_device_reset());
-        sleep_ms(300); /* who would still look at what is gone does so now */
+        ranks_sleep_ms(300); /* who would still look at what is gone does so now */
         open_all();
         fill(0, 160, SMALL, 0);
         EXPECT(sum(0, 1, SMALL, g.comm, 0), ncclSuccess);
@@ -1379,7 +1365,7 @@ static void device_reset_in_set_up(void)
         fill(0, 161, SMALL, 0);
         EXPECT(sum(0, 1, SMALL, g.comm, 0), ncclSuccess);
         sync_stream(0);
-        sleep_ms(round / 5);
+        ranks_sleep_ms(round / 5);
         end_in_turns(round);
         OK(llane_gpu_device_reset());
         open_all();
@@ -1428,7 +1414,7 @@ static void ends_in_set_up(void)
 {
     for (int round = 0; round < 72; round++) {
         in_step(g.comm);
-        sleep_ms((round / 6 + 5 * g.rank) % 12);
+        ranks_sleep_ms((round / 6 + 5 * g.rank) % 12);
         switch (round % 6) {
         case 0:
             EXPECT(ncclCommFinalize(g.comm), ncclSuccess);
@@ -1461,7 +1447,7 @@ static void device_reset_while_timed(void)
         for (int i = 0; i < 20; i++)
             EXPECT(sum(0, 1, SMALL, g.comm, 0), ncclSuccess);
         sync_stream(0);
-        sleep_ms(3 * round);
+        ranks_sleep_ms(3 * round);
         end_in_turns(round);
         OK(llane_gpu_device_reset());
         open_all();

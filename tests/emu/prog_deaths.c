@@ -10,7 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
-#include <time.h>
 #include <unistd.h>
 
 static const char g_help[] =
@@ -63,20 +62,6 @@ static struct {
     float host[COUNT];
     uint64_t n_sums;
 } g;
-
-static double now_ms(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return 1e3 * (double)t.tv_sec + 1e-6 * (double)t.tv_nsec;
-}
-
-static void sleep_ms(int ms)
-{
-    struct timespec t = {.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000L};
-    while (nanosleep(&t, &t) != 0) {
-    }
-}
 
 static int is(const char *what)
 {
@@ -190,7 +175,7 @@ static void open_all(void)
 
 static void say_when(void)
 {
-    double now = now_ms();
+    double now = ranks_now_ms();
     ranks_publish("when", &now, sizeof(now));
 }
 
@@ -198,7 +183,7 @@ static void leave_child(void)
 {
     pid_t child = fork();
     if (child == 0) {
-        sleep_ms(2 * LIMIT_MS);
+        ranks_sleep_ms(2 * LIMIT_MS);
         _exit(0);
     }
     ranks_publish("child", &child, sizeof(child));
@@ -211,7 +196,7 @@ static void suffer(void)
         leave_child();
     if (is("abort") || is_free() || is_death()) {
         ranks_barrier("called");
-        sleep_ms(50 + getpid() % 100); /* at any moment between two looks of the others */
+        ranks_sleep_ms(50 + getpid() % 100); /* at any moment between two looks of the others */
     }
     ranks_publish("pid", &pid, sizeof(pid));
     say_when();
@@ -249,25 +234,25 @@ static ncclResult_t error(void)
 
 static void stay_quiet(void)
 {
-    for (double start = now_ms(); now_ms() - start < QUIET_MS; sleep_ms(5))
+    for (double start = ranks_now_ms(); ranks_now_ms() - start < QUIET_MS; ranks_sleep_ms(5))
         expect(error() == ncclSuccess, "an error where there is none");
 }
 
 static double await_error(double from_ms)
 {
     ncclResult_t result;
-    while ((result = error()) == ncclSuccess && now_ms() - from_ms < LIMIT_MS)
-        sleep_ms(1);
+    while ((result = error()) == ncclSuccess && ranks_now_ms() - from_ms < LIMIT_MS)
+        ranks_sleep_ms(1);
     expect(result == ncclRemoteError, "no ncclRemoteError in time");
-    return now_ms() - from_ms;
+    return ranks_now_ms() - from_ms;
 }
 
 static void await_end(double from_ms)
 {
     int is_done = 0;
-    while (!is_done && now_ms() - from_ms < LIMIT_MS) {
+    while (!is_done && ranks_now_ms() - from_ms < LIMIT_MS) {
         RANKS_CHECK(llane_gpu_stream_query(g.stream, &is_done));
-        sleep_ms(1);
+        ranks_sleep_ms(1);
     }
     expect(is_done, "the kernel goes on");
 }
@@ -306,8 +291,8 @@ static void *abort_all(void *is_aborted)
 
 static void await_flag(const _Atomic int *flag, double from_ms, const char *words)
 {
-    while (!*flag && now_ms() - from_ms < LIMIT_MS)
-        sleep_ms(1);
+    while (!*flag && ranks_now_ms() - from_ms < LIMIT_MS)
+        ranks_sleep_ms(1);
     expect(*flag, words);
 }
 
@@ -316,7 +301,7 @@ static void see_all_end(double noticed_ms)
 {
     static _Atomic int is_aborted;
     pthread_t thread;
-    double start = now_ms();
+    double start = ranks_now_ms();
     expect(!g.is_freed, "the memory is freed while the kernel waits");
     RANKS_CHECK(pthread_create(&thread, NULL, abort_all, &is_aborted));
     await_flag(&is_aborted, start, "ncclCommAbort does not come back");
@@ -324,7 +309,7 @@ static void see_all_end(double noticed_ms)
     await_flag(&g.is_freed, start, "the memory is not freed");
     RANKS_CHECK(pthread_join(thread, NULL));
     printf("rank %d: noticed after %.1f ms, ended after %.1f ms more\n", g.rank, noticed_ms,
-           now_ms() - start);
+           ranks_now_ms() - start);
 }
 
 static void *call_again(void *unused)
@@ -348,13 +333,13 @@ static void shrink_beside_a_call(void)
     static _Atomic int is_back;
     pthread_t thread;
     RANKS_CHECK(pthread_create(&thread, NULL, call_again, NULL));
-    sleep_ms(50);
+    ranks_sleep_ms(50);
     expect(error() == ncclSuccess, "an error where there is none");
     ranks_barrier("called");
-    double noticed_ms = await_error(when()), start = now_ms();
+    double noticed_ms = await_error(when()), start = ranks_now_ms();
     RANKS_CHECK(pthread_create(&thread, NULL, shrink, &is_back));
     await_flag(&is_back, start, "ncclCommShrink does not come back");
-    printf("rank %d: ended after %.1f ms, noticed after %.1f ms\n", g.rank, now_ms() - start,
+    printf("rank %d: ended after %.1f ms, noticed after %.1f ms\n", g.rank, ranks_now_ms() - start,
            noticed_ms);
     fflush(NULL);
     _exit(0);
@@ -363,11 +348,11 @@ static void shrink_beside_a_call(void)
 static void free_and_abort(void)
 {
     pthread_t thread;
-    double from_ms = now_ms();
+    double from_ms = ranks_now_ms();
     make_needing_call();
     RANKS_CHECK(pthread_create(&thread, NULL, free_memory, NULL));
     if (is("free_shadow")) {
-        sleep_ms(50);
+        ranks_sleep_ms(50);
         shrink_beside_a_call();
     }
     ranks_barrier("called");
@@ -392,13 +377,13 @@ static void see_error_and_abort(double from_ms)
     expect(call() == ncclRemoteError, "the next call is taken");
     expect(ncclAllGather(g.in, g.out, 1, ncclFloat32, g.comm, g.stream) == ncclRemoteError,
            "the next call of NCCL's is taken");
-    double start = now_ms();
+    double start = ranks_now_ms();
     if (is("stopped"))
         await_end(start);
     RANKS_CHECK(ncclCommAbort(g.comm));
     await_end(start);
     printf("rank %d: noticed after %.1f ms, ended after %.1f ms more\n", g.rank, noticed_ms,
-           now_ms() - start);
+           ranks_now_ms() - start);
 }
 
 static void let_go_on(void)
@@ -424,7 +409,7 @@ static void end_though_dead(void)
     int is_done = 0;
     RANKS_CHECK(llane_gpu_stream_query(g.stream, &is_done));
     expect(!is_done, "the kernel ended by itself");
-    printf("rank %d: ended after %.1f ms\n", g.rank, now_ms() - when());
+    printf("rank %d: ended after %.1f ms\n", g.rank, ranks_now_ms() - when());
     if (is("end_finalize"))
         RANKS_CHECK(ncclCommAbort(g.comm));
     fflush(NULL);
@@ -433,7 +418,7 @@ static void end_though_dead(void)
 
 static void live_on(void)
 {
-    double from_ms = now_ms();
+    double from_ms = ranks_now_ms();
     if (is_end())
         end_though_dead();
     if (is_free()) {
@@ -452,14 +437,14 @@ static void live_on(void)
     }
     if (strncmp(g.what, "exit_", 5) == 0 || is("destroy")) {
         when();
-        sleep_ms(50);
-        from_ms = now_ms();
+        ranks_sleep_ms(50);
+        from_ms = ranks_now_ms();
     }
     make_needing_call();
     if (is("abort") || is_death())
         ranks_barrier("called");
     if (is("late") || is("late_graph")) {
-        sleep_ms(500);
+        ranks_sleep_ms(500);
         expect(error() == ncclSuccess, "an error before LLANE_TIMEOUT_S");
     }
     see_error_and_abort(is_death() || is("abort") ? when() : from_ms);
@@ -476,7 +461,7 @@ static void go_without_error(void)
 {
     for (int i = 0; i < 20; i++) {
         sum();
-        sleep_ms(QUIET_MS / 10);
+        ranks_sleep_ms(QUIET_MS / 10);
     }
     expect(error() == ncclSuccess, "an error where there is none");
     ranks_barrier("end");
@@ -494,11 +479,12 @@ static void differ(void)
     if (strstr(g.what, "group"))
         result = ncclGroupEnd();
     expect(result == ncclSuccess || result == ncclInvalidUsage, "another error from the call");
-    for (double start = now_ms(); error() == ncclSuccess && now_ms() - start < LIMIT_MS;)
-        sleep_ms(1);
+    for (double start = ranks_now_ms();
+         error() == ncclSuccess && ranks_now_ms() - start < LIMIT_MS;)
+        ranks_sleep_ms(1);
     expect(error() == ncclInvalidUsage, "no ncclInvalidUsage in time");
     expect(call() == ncclInvalidUsage, "the next call is taken");
-    double start = now_ms();
+    double start = ranks_now_ms();
     if (!(strstr(g.what, "route") && g.rank == g.victim)) /* NCCL's kernel waits until the abort */
         await_end(start);
     RANKS_CHECK(ncclCommAbort(g.comm));
@@ -516,11 +502,11 @@ static void end_by_signal(void)
         expect(0, "the sum came to an end");
     }
     ranks_fetch("pid", &pid, sizeof(pid));
-    sleep_ms(50);
-    double start = now_ms();
+    ranks_sleep_ms(50);
+    double start = ranks_now_ms();
     kill(pid, SIGTERM);
-    while (kill(pid, 0) == 0 && now_ms() - start < LIMIT_MS)
-        sleep_ms(1);
+    while (kill(pid, 0) == 0 && ranks_now_ms() - start < LIMIT_MS)
+        ranks_sleep_ms(1);
     expect(errno == ESRCH, "it lives on");
 }
 

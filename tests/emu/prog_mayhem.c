@@ -10,7 +10,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 static const char g_help[] =
@@ -40,19 +39,6 @@ static struct {
     ncclComm_t comm;
     atomic_int is_failed;
 } g = {.lock = PTHREAD_MUTEX_INITIALIZER};
-
-static double now_ms(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return 1e3 * (double)t.tv_sec + 1e-6 * (double)t.tv_nsec;
-}
-
-static void sleep_ms(int ms)
-{
-    struct timespec t = {.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000L};
-    nanosleep(&t, NULL);
-}
 
 static unsigned draw(unsigned below)
 {
@@ -98,15 +84,15 @@ static void *look_after(void *unused)
 {
     double gone_at_ms = 0;
     (void)unused;
-    for (; !abort_if_failed(); sleep_ms(5)) {
+    for (; !abort_if_failed(); ranks_sleep_ms(5)) {
         if (g.phase == OVER || !is_someone_gone()) {
             gone_at_ms = 0;
             continue;
         }
-        gone_at_ms = gone_at_ms != 0 ? gone_at_ms : now_ms();
-        if (g.phase == MEETING && now_ms() - gone_at_ms > 1500)
+        gone_at_ms = gone_at_ms != 0 ? gone_at_ms : ranks_now_ms();
+        if (g.phase == MEETING && ranks_now_ms() - gone_at_ms > 1500)
             end_well("a rank was killed while they met");
-        if (now_ms() - gone_at_ms > LIMIT_MS)
+        if (ranks_now_ms() - gone_at_ms > LIMIT_MS)
             ranks_die(__FILE__, __LINE__, "a death was not noticed", 1);
     }
     return NULL;
@@ -117,14 +103,15 @@ static void go_on_if(ncclResult_t result)
 {
     if (result == ncclSuccess && !g.is_failed)
         return;
-    for (double start = now_ms(); !g.is_failed && now_ms() - start < LIMIT_MS; sleep_ms(1)) {
+    for (double start = ranks_now_ms(); !g.is_failed && ranks_now_ms() - start < LIMIT_MS;
+         ranks_sleep_ms(1)) {
     }
     if (!g.is_failed)
         ranks_die(__FILE__, __LINE__, "a call failed, but not the communicator", (int)result);
-    double start = now_ms();
+    double start = ranks_now_ms();
     for (int s = 0; s < N_STREAMS; s++)
         RANKS_CHECK(llane_gpu_stream_synchronize(g.streams[s]));
-    if (now_ms() - start > LIMIT_MS)
+    if (ranks_now_ms() - start > LIMIT_MS)
         ranks_die(__FILE__, __LINE__, "kernels did not end", 1);
     end_well("a rank was killed, and noticed");
 }
@@ -223,7 +210,7 @@ static void make_replays(void)
 
 static void *die_later(void *ms)
 {
-    sleep_ms(*(int *)ms);
+    ranks_sleep_ms(*(int *)ms);
     raise(SIGKILL);
     return NULL;
 }
@@ -256,7 +243,7 @@ static void end_by(ncclResult_t (*end)(ncclComm_t comm))
 static void *abort_later(void *unused)
 {
     (void)unused;
-    sleep_ms((int)(g.n_sums % 7));
+    ranks_sleep_ms((int)(g.n_sums % 7));
     pthread_mutex_lock(&g.lock);
     if (g.comm)
         ncclCommAbort(g.comm);
@@ -280,10 +267,10 @@ static void end_in_mid_sum(void)
         pthread_mutex_unlock(&g.lock);
     }
     RANKS_CHECK(pthread_create(&thread, NULL, abort_later, NULL));
-    double start = now_ms();
+    double start = ranks_now_ms();
     RANKS_CHECK(llane_gpu_stream_synchronize(sum.stream));
     RANKS_CHECK(pthread_join(thread, NULL));
-    if (now_ms() - start > LIMIT_MS)
+    if (ranks_now_ms() - start > LIMIT_MS)
         ranks_die(__FILE__, __LINE__, "an abort took too long", 1);
     g.n_aborts++;
 }
@@ -350,7 +337,7 @@ static struct usage count(void)
     int before = -1;
     for (int i = 0; i < 100 && usage.n_threads != before; i++) {
         before = usage.n_threads;
-        sleep_ms(20);
+        ranks_sleep_ms(20);
         usage.n_threads = count_entries("/proc/self/task");
     }
     usage.n_files = count_entries("/proc/self/fd");

@@ -9,7 +9,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 static const char g_help[] =
@@ -32,20 +31,6 @@ static struct {
     struct CUstream_st *stream;
     float *in, *out;
 } g;
-
-static void sleep_ms(int ms)
-{
-    struct timespec t = {.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000L};
-    while (nanosleep(&t, &t) != 0) {
-    }
-}
-
-static double now_ms(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return 1e3 * (double)t.tv_sec + 1e-6 * (double)t.tv_nsec;
-}
 
 static void expect(int is_right, const char *words)
 {
@@ -89,7 +74,7 @@ static ncclResult_t error(void)
 
 static void *die_later(void *ms)
 {
-    sleep_ms(*(int *)ms);
+    ranks_sleep_ms(*(int *)ms);
     raise(SIGKILL);
     return NULL;
 }
@@ -103,14 +88,14 @@ static int is_victim_dead(void)
 /* One at a time, so that the ranks are in step. */
 static void make_sums(void)
 {
-    double start_ms = now_ms();
+    double start_ms = ranks_now_ms();
     int is_done = 1;
     while (!is_victim_dead() && error() == ncclSuccess) {
-        expect(now_ms() - start_ms < LIMIT_MS, "the victim lives on");
+        expect(ranks_now_ms() - start_ms < LIMIT_MS, "the victim lives on");
         RANKS_CHECK(llane_gpu_stream_query(g.stream, &is_done));
         if (is_done && call() != ncclSuccess)
             break;
-        sleep_ms(1);
+        ranks_sleep_ms(1);
     }
 }
 
@@ -148,12 +133,12 @@ static void tell_and_compare(int mine)
 
 static void look(void)
 {
-    double start_ms = now_ms();
+    double start_ms = ranks_now_ms();
     /* Longer where a step waits for NCCL's kernel, which waits for the dead rank until the abort. */
-    while (has_set_up() && now_ms() - start_ms < SET_UP_MS)
-        sleep_ms(5);
-    double end_ms = now_ms();
-    sleep_ms(QUIET_MS); /* some looks of whoever would still see something */
+    while (has_set_up() && ranks_now_ms() - start_ms < SET_UP_MS)
+        ranks_sleep_ms(5);
+    double end_ms = ranks_now_ms();
+    ranks_sleep_ms(QUIET_MS); /* some looks of whoever would still see something */
     ncclResult_t mine = error();
     expect(mine == ncclSuccess || mine == ncclRemoteError, "another error");
     tell_and_compare((int)mine);
@@ -164,12 +149,12 @@ static void look(void)
 
 static void abort_all(void)
 {
-    double start_ms = now_ms();
+    double start_ms = ranks_now_ms();
     int is_done = 0;
     RANKS_CHECK(ncclCommAbort(g.comm));
-    while (!is_done && now_ms() - start_ms < LIMIT_MS) {
+    while (!is_done && ranks_now_ms() - start_ms < LIMIT_MS) {
         RANKS_CHECK(llane_gpu_stream_query(g.stream, &is_done));
-        sleep_ms(1);
+        ranks_sleep_ms(1);
     }
     expect(is_done, "the stream does not end after the abort");
 }
@@ -188,20 +173,20 @@ int main(int argc, char **argv)
     g.victim = victim ? atoi(victim) : 1;
     open_all();
     ranks_barrier("open");
-    double start_ms = now_ms();
+    double start_ms = ranks_now_ms();
     if (g.rank == g.victim && strcmp(argv[1], "call") != 0 && !is_idle)
         RANKS_CHECK(pthread_create(&thread, NULL, die_later, &after_ms));
     RANKS_CHECK(call());
-    expect(now_ms() - start_ms < LIMIT_MS, "the first call hung");
+    expect(ranks_now_ms() - start_ms < LIMIT_MS, "the first call hung");
     if (is_idle)
-        sleep_ms(IDLE_MS);
+        ranks_sleep_ms(IDLE_MS);
     if (g.rank == g.victim && is_idle) {
-        sleep_ms(IDLE_MS);
+        ranks_sleep_ms(IDLE_MS);
         raise(SIGKILL);
     }
     make_sums();
     if (g.rank == g.victim)
-        sleep_ms(2 * LIMIT_MS);
+        ranks_sleep_ms(2 * LIMIT_MS);
     look();
     abort_all();
     return 0;

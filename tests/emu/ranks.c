@@ -25,6 +25,20 @@ int ranks_size(void)
     return number("WORLD_SIZE", 1);
 }
 
+double ranks_now_ms(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return 1e3 * (double)t.tv_sec + 1e-6 * (double)t.tv_nsec;
+}
+
+void ranks_sleep_ms(long ms)
+{
+    struct timespec t = {.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000L};
+    while (nanosleep(&t, &t) != 0) {
+    }
+}
+
 void ranks_die(const char *file, int line, const char *what, int result)
 {
     fprintf(stderr, "rank %d: %s:%d: %s = %d (%s)\n", ranks_rank(), file, line, what, result,

@@ -21,6 +21,10 @@ void ranks_barrier(const char *name);
 /* Rank 0 makes an id, all get it. `get` is ncclGetUniqueId, however it was found. */
 void ranks_unique_id(const char *name, ncclResult_t (*get)(ncclUniqueId *), ncclUniqueId *out);
 
+/* Of a clock that nobody sets. sleep_ms: for at least so long, whatever signals come. */
+double ranks_now_ms(void);
+void ranks_sleep_ms(long ms);
+
 /* Ends the program with status 1 and the words of the failure. */
 #define RANKS_CHECK(call)                                                                          \
     do {                                                                                           \

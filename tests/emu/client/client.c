@@ -7,13 +7,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
-
-static void sleep_ms(int ms)
-{
-    struct timespec t = {.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000L};
-    nanosleep(&t, NULL);
-}
 
 /* ---- communicators ---- */
 static void wait_ready(ncclComm_t comm)
@@ -21,7 +14,7 @@ static void wait_ready(ncclComm_t comm)
     ncclResult_t state = ncclInProgress;
     while (state == ncclInProgress) {
         RANKS_CHECK(ncclCommGetAsyncError(comm, &state));
-        sleep_ms(1);
+        ranks_sleep_ms(1);
     }
     RANKS_CHECK(state);
 }
@@ -372,7 +365,7 @@ void client_run(struct client_set *set, ncclDataType_t type, ncclRedOp_t op, siz
     if (o->is_graph)
         capture(&graph);
     for (int k = 0; k < o->n_iterations; k++) {
-        sleep_ms(o->sleep_ms + o->skew_ms * set->members[0].rank);
+        ranks_sleep_ms(o->sleep_ms + o->skew_ms * set->members[0].rank);
         graph.first_call = set->n_calls;
         if (o->is_graph)
             set->n_calls += (uint64_t)o->batch;
