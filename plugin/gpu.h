@@ -166,9 +166,10 @@ struct llane_gpu_launch {
      * struct llane_all_reduce_args then.
      */
     void **chain;
-    /* With a chain: blocks that may be on the GPU at once. If both fit, and nothing else is
-     * to come early behind it, the launch before gets LLANE_FLAG_EARLY. */
-    uint32_t n_fitting;
+    /* With a chain: [w], blocks of LLANE_MIN_THREADS << w threads that may be on the GPU at once. If
+     * those of both fit, as wide as the wider ones, and nothing else is to come early behind it, the
+     * launch before gets LLANE_FLAG_EARLY. */
+    const uint32_t *fit;
 };
 int llane_gpu_launch(const struct llane_gpu_launch *launch);
 /* A range of this thread that profilers show (NVTX, domain "llane"), where the toolkit had its headers.

@@ -777,6 +777,18 @@ static int has_one_early(cudaGraphNode_t node)
 #endif
 }
 
+static int both_fit(const struct cudaKernelNodeParams *before,
+                    const struct llane_gpu_launch *launch)
+{
+    uint32_t n_threads =
+        before->blockDim.x > launch->n_threads ? before->blockDim.x : launch->n_threads;
+    int w = 0;
+
+    while (LLANE_MIN_THREADS << w < (int)n_threads)
+        w++;
+    return before->gridDim.x + launch->n_blocks <= launch->fit[w];
+}
+
 /*
  * The lane's kernel that the launch comes early behind learns that it may let it go at once: no graph
  * node knows what will depend on it. Where that fails, it lets it go after its last poll, as ever.
@@ -790,7 +802,7 @@ static void let_go_early(cudaGraphNode_t before, const struct llane_gpu_launch *
     cudaError_t error = cudaGraphKernelNodeGetParams(before, &params);
 
     if (error == cudaSuccess && params.kernelParams && launch->args_bytes <= sizeof(args) &&
-        params.gridDim.x + launch->n_blocks <= launch->n_fitting && has_one_early(before)) {
+        both_fit(&params, launch) && has_one_early(before)) {
         /* Launches of one chain have arguments of one kind. */
         memcpy(args, params.kernelParams[0], launch->args_bytes);
         *flags |= LLANE_FLAG_EARLY;

@@ -57,7 +57,7 @@ int llane_lane_launch(const struct llane_lane *lane, const struct llane_operatio
         .n_threads = plan->n_threads,
         .stream = operation->stream,
         .chain = chain,
-        .n_fitting = lane->limits.fit[LLANE_N_WIDTHS - 1],
+        .fit = lane->limits.fit,
     };
     if (!llane_config()->nvtx) {
         return llane_gpu_launch(&request);

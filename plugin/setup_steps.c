@@ -349,7 +349,7 @@ static enum llane_inactive_reason agree_on_width(struct llane_setup *s)
     struct llane_route_limits *limits = &s->lane->limits;
     limits->max_blocks = LLANE_MAX_BLOCKS;
     for (int w = 0; w < LLANE_N_WIDTHS; w++) {
-        limits->fit[w] = LLANE_MAX_BLOCKS;
+        limits->fit[w] = UINT32_MAX;
     }
     for (int r = 0; r < s->comm->n_ranks; r++) {
         uint32_t sms = s->identity[r].gpu.n_sms > 0 ? (uint32_t)s->identity[r].gpu.n_sms : 0;

@@ -79,7 +79,7 @@ static void choose_limits(const struct bench_rank *r)
         limits->n_threads = LLANE_MIN_THREADS;
     }
     for (int w = 0; w < LLANE_N_WIDTHS; w++) {
-        limits->fit[w] = LLANE_MAX_BLOCKS;
+        limits->fit[w] = UINT32_MAX;
         for (int k = 0; k < LLANE_N_ALGORITHMS * LLANE_N_PACKETS; k++) {
             const void *kernel = (&llane_bench_trace_table[0][0])[k];
             uint32_t blocks = 0;
@@ -226,7 +226,7 @@ static void issue(const struct bench_rank *r, const struct bench_work *work,
             .n_threads = plan->n_threads,
             .stream = r->stream,
             .chain = &chain,
-            .n_fitting = trace.limits.fit[LLANE_N_WIDTHS - 1],
+            .fit = trace.limits.fit,
         };
         bench_check_gpu(r, llane_gpu_launch(&launch), "traced kernel");
     }

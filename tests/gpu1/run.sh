@@ -34,6 +34,11 @@ skip() {
     fi
 }
 
+# host_of N R: rank R of N's NCCL_HOSTID. An older NCCL believes ranks that share a GPU on several hosts.
+host_of() {
+    if [ -n "${GPU_ONE_HOST:-}" ] || [ "$gpus" -ge "$1" ]; then echo llane; else echo "llane-$2"; fi
+}
+
 # wait_for PID...: 0 if all exit 0; notes in $late if one took too long.
 wait_for() {
     local pid code status=0
@@ -54,7 +59,7 @@ ranks() {
     shift
     rm -f "$logs"/*
     for ((r = 0; r < n; r++)); do
-        RANK=$r WORLD_SIZE=$n NCCL_HOSTID=llane-$r INIT_FILE=$logs/init LLANE_STATS=1 \
+        RANK=$r WORLD_SIZE=$n NCCL_HOSTID=$(host_of "$n" "$r") INIT_FILE=$logs/init LLANE_STATS=1 \
             PYTHONUNBUFFERED=1 PYTHONFAULTHANDLER=1 NCCL_TUNER_PLUGIN=${plugin-llane} \
             timeout -s ABRT -k 5 "${limit:-150}" "$@" >"$logs/$r" 2>&1 &
         pids+=($!)
@@ -136,7 +141,7 @@ same() {
         local dir status=0 pids=()
         dir=$(mktemp -d)
         for ((r = 0; r < n; r++)); do
-            RANK=$r WORLD_SIZE=$n RANKS_DIR=$dir NCCL_HOSTID=llane-$r LLANE_STATS=1 LLANE_WAIT=1 \
+            RANK=$r WORLD_SIZE=$n RANKS_DIR=$dir NCCL_HOSTID=$(host_of "$n" "$r") LLANE_STATS=1 LLANE_WAIT=1 \
                 NCCL_TUNER_PLUGIN=$with timeout -k 5 "${limit:-150}" "$build/tests/gpu1/$program" \
                 >"$log-$with-$r" 2>&1 &
             pids+=($!)
@@ -168,6 +173,7 @@ if ! command -v nvidia-smi >/dev/null || ! nvidia-smi -L | grep -q GPU; then
     echo "$passed passed, $failed failed, $skipped skipped"
     exit $((failed > 0))
 fi
+gpus=$(nvidia-smi -L | grep -c '^GPU')
 if [ -z "${NCCL_HOME:-}" ] && has nvidia.nccl; then
     NCCL_HOME=$("$python" -c 'import nvidia.nccl as n; print(list(n.__path__)[0])')
 fi
@@ -224,7 +230,7 @@ for n in ${GPU_RANKS:-2 4}; do
     fi
     if has_jax; then
         limit=${limit:-300} client JAX "$n" "$python" "$here/jax_allreduce.py"
-        [ "$(nvidia-smi -L | grep -c '^GPU')" -lt "$n" ] || limit=${limit:-300} processes=1 \
+        [ "$gpus" -lt "$n" ] || limit=${limit:-300} processes=1 \
             client "JAX in one process" "$n" "$python" "$here/jax_allreduce.py" "$n"
     else
         skip "JAX, $n ranks" "no JAX for GPUs"

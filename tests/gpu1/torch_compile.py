@@ -1,6 +1,8 @@
 """Proves that torch.compile(mode="reduce-overhead"), whose CUDA graphs hold the all-reduces, gives what
 the same layers give eagerly, call after call, with eager all-reduces of the same communicator between
 replays. See torch_client."""
+import gc
+
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as collectives
@@ -49,6 +51,10 @@ def main():
             dist.all_reduce(numbers)
             good &= client.is_close(f"eager sum behind call {call}", numbers,
                                     torch.full((5,), float(call * world)), 0)
+    # Its graphs hold the communicator's operations, and ncclCommDestroy waits until they are gone.
+    del compiled
+    torch.compiler.reset()
+    gc.collect()
     client.finish(good)
 
 

@@ -320,22 +320,28 @@ static void behind__too_wide_to_search__is_not(void **state)
     assert_int_equal(is_behind(MAX - 2), 0);
 }
 
-/* Kernel 0 has 3 blocks; how often its arguments were changed when 1, of 5, came early behind it. */
-static int n_told(uint32_t n_fitting)
+/* Kernel 0 has 3 blocks of before threads; how often its arguments were changed when 1, of 5 blocks of
+ * n_threads, came early behind it. */
+static int n_told_wide(uint32_t before, uint32_t n_threads, const uint32_t fit[4])
 {
     struct llane_all_reduce_args *args = (struct llane_all_reduce_args *)(void *)kernel.args;
     const struct llane_gpu_launch launch = {
-        .args_bytes = sizeof *args, .n_blocks = 5, .n_fitting = n_fitting};
+        .args_bytes = sizeof *args, .n_blocks = 5, .n_threads = n_threads, .fit = fit};
     memset(kernel.args, 0x5a, sizeof kernel.args);
     args->flags = LLANE_FLAG_PLAIN;
     kernel.args_bytes = sizeof *args;
     kernel.list[0] = kernel.args;
     kernel.params = (struct cudaKernelNodeParams){
-        .func = kernel.list, .gridDim = {3, 1, 1}, .blockDim = {64, 1, 1}};
+        .func = kernel.list, .gridDim = {3, 1, 1}, .blockDim = {before, 1, 1}};
     kernel.params.kernelParams = kernel.list;
     kernel.n_sets = 0;
     let_go_early(name(0), &launch);
     return kernel.n_sets;
+}
+
+static int n_told(uint32_t n_fitting)
+{
+    return n_told_wide(64, 64, (const uint32_t[]){n_fitting, 0, 0, 0});
 }
 
 static int begin_early(void **state)
@@ -367,6 +373,19 @@ static void early__too_many_blocks__is_not_told(void **state)
     (void)state;
     assert_int_equal(n_told(7), 0);
     assert_int_equal(n_told(0), 0);
+}
+
+/* Of narrow blocks more fit; of two widths, as many as of the wider one. */
+static void early__blocks_are_counted_as_wide_as_they_are(void **state)
+{
+    (void)state;
+    const uint32_t fit[] = {16, 8, 7, 7};
+    assert_int_equal(n_told_wide(64, 65, fit), 1);
+    assert_int_equal(n_told_wide(64, 128, fit), 1);
+    assert_int_equal(n_told_wide(64, 129, fit), 0);
+    assert_int_equal(n_told_wide(129, 64, fit), 0);
+    assert_int_equal(n_told_wide(512, 512, (const uint32_t[]){16, 16, 16, 7}), 0);
+    assert_int_equal(n_told_wide(512, 512, (const uint32_t[]){0, 0, 0, 8}), 1);
 }
 
 /* 3 was forked off 0 by the program, which asked for programmatic launch: nobody knows how wide it is. */
@@ -418,6 +437,7 @@ int main(void)
         cmocka_unit_test(context_id__asked__makes_no_context_and_keeps_the_mode),
         cmocka_unit_test_setup(early__both_fit__one_flag_is_all_that_changes, begin_early),
         cmocka_unit_test_setup(early__too_many_blocks__is_not_told, begin_early),
+        cmocka_unit_test_setup(early__blocks_are_counted_as_wide_as_they_are, begin_early),
         cmocka_unit_test_setup(early__another_comes_with_it__is_not_told, begin_early),
         cmocka_unit_test_setup(early__more_dependents_than_it_looks_at__is_not_told, begin_early),
         cmocka_unit_test_setup(early__driver_refuses__nothing_comes_of_it, begin_early),
