@@ -880,15 +880,21 @@ void llane_gpu_range_end(void)
 }
 #endif
 
+/* A multiprocessor has four parts. Blocks of fewer warps fill them unevenly as they come and go, so that
+ * fewer fit than the driver says: 8 ranks with two launches of 64 blocks of 64 threads each, which it had
+ * room for, hung on one H200. */
+enum { EVEN_THREADS = 128 };
+
 int llane_gpu_kernel_load(const void *kernel, uint32_t n_threads, uint32_t *blocks_per_sm_out)
 {
     struct cudaFuncAttributes attributes;
+    int counted = n_threads > EVEN_THREADS ? (int)n_threads : EVEN_THREADS;
     int n_blocks = 0;
     cudaError_t error = cudaFuncGetAttributes(&attributes, kernel); /* this loads it */
 
     if (error != cudaSuccess)
         return failed("cudaFuncGetAttributes", error);
-    error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&n_blocks, kernel, (int)n_threads, 0);
+    error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&n_blocks, kernel, counted, 0);
     if (error != cudaSuccess)
         return failed("cudaOccupancyMaxActiveBlocksPerMultiprocessor", error);
     *blocks_per_sm_out = (uint32_t)n_blocks;

@@ -31,6 +31,10 @@
 #define cudaGraphNodeGetDependentNodes_v2 made_up_dependents
 #define cudaGraphKernelNodeGetParams made_up_get_params
 #define cudaGraphKernelNodeSetParams made_up_set_params
+#undef cudaFuncGetAttributes
+#define cudaFuncGetAttributes made_up_attributes
+#undef cudaOccupancyMaxActiveBlocksPerMultiprocessor
+#define cudaOccupancyMaxActiveBlocksPerMultiprocessor made_up_occupancy
 #undef cudaGetDriverEntryPoint
 #define cudaGetDriverEntryPoint made_up_entry_point
 #define cudaGetDriverEntryPointByVersion made_up_entry_point_by_version
@@ -144,6 +148,22 @@ static cudaError_t made_up_set_params(cudaGraphNode_t node,
     kernel.set = *params;
     memcpy(kernel.set_args, params->kernelParams[0], kernel.args_bytes);
     return kernel.set_error;
+}
+
+static cudaError_t made_up_attributes(struct cudaFuncAttributes *out, const void *function)
+{
+    (void)function;
+    memset(out, 0, sizeof *out);
+    return cudaSuccess;
+}
+
+/* A multiprocessor with room for 1024 threads. */
+static cudaError_t made_up_occupancy(int *out, const void *function, int n_threads, size_t memory)
+{
+    (void)function;
+    (void)memory;
+    *out = 1024 / n_threads;
+    return cudaSuccess;
 }
 
 /* A driver whose device 1 has a context, or none. */
@@ -431,9 +451,21 @@ static void context_id__asked__makes_no_context_and_keeps_the_mode(void **state)
     assert_int_equal(driver.n_runtime_exchanges, 0);
 }
 
+static void kernel_load__narrow_blocks__take_a_warp_of_each_part(void **state)
+{
+    static const uint32_t want[][2] = {{32, 8}, {64, 8}, {128, 8}, {256, 4}, {512, 2}};
+    (void)state;
+    for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
+        uint32_t n_blocks = 0;
+        assert_int_equal(llane_gpu_kernel_load(&kernel, want[i][0], &n_blocks), 0);
+        assert_int_equal(n_blocks, want[i][1]);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(kernel_load__narrow_blocks__take_a_warp_of_each_part),
         cmocka_unit_test(context_id__asked__makes_no_context_and_keeps_the_mode),
         cmocka_unit_test_setup(early__both_fit__one_flag_is_all_that_changes, begin_early),
         cmocka_unit_test_setup(early__too_many_blocks__is_not_told, begin_early),
