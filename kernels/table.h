@@ -113,7 +113,7 @@ enum { LLANE_FLAG_PLAIN = 1, LLANE_FLAG_SLEEP = 2, LLANE_FLAG_EARLY = 4 };
 
 /* One-shot over shared slots: up to so many packets in a message, and with more than two ranks, each
  * reader has a copy of its own, of whole lines. */
-enum { LLANE_COPIED_PACKETS = 256, LLANE_LINE_PACKETS = 8 };
+enum { LLANE_COPIED_PACKETS = 1024, LLANE_LINE_PACKETS = 8 };
 
 /*
  * A slot is what one source rank writes and this rank reads: two generations of slot_bytes each,

@@ -212,13 +212,16 @@ static uint32_t n_shards(enum llane_algorithm algorithm, uint32_t n_ranks)
     return algorithm == LLANE_ONE_SHOT ? 1 : algorithm == LLANE_ISLANDS ? n_ranks / 2 : n_ranks;
 }
 
-/* A packet a thread as long as blocks last: first more blocks, then wider ones. */
+/* A packet a thread as long as blocks last: first more blocks, as long as each finds a multiprocessor of
+ * its own beside the other ranks', then wider ones. */
 static uint32_t threads_by_size(const struct llane_route_limits *limits, uint64_t packets)
 {
-    uint32_t threads = limits->n_ranks <= 2 || limits->has_host_pairs ? THREADS_WIDE : THREADS;
+    uint32_t threads = limits->n_ranks <= 2 && !limits->has_host_pairs ? THREADS_WIDE : THREADS;
+    uint32_t own = limits->fit[LLANE_N_WIDTHS - 1];
+    uint32_t blocks = own < BLOCKS_WIDE ? own : BLOCKS_WIDE;
     if (packets <= LLANE_MIN_THREADS) {
         threads = LLANE_MIN_THREADS;
-    } else if (packets > (uint64_t)BLOCKS_WIDE * threads) {
+    } else if (packets > (uint64_t)blocks * threads) {
         threads = THREADS_WIDE;
     }
     while (threads < LLANE_MAX_THREADS && packets > (uint64_t)limits->max_blocks * threads) {
