@@ -9,7 +9,7 @@
 #include "one_shot.cuh"
 #include "one_shot_single.cuh"
 #include "ring.cuh"
-#include "two_shot.cuh"
+#include "several.cuh"
 
 template <class A, class S>
 LLANE_DEVICE void llane_visit_lane(const struct llane_all_reduce_args &args)
@@ -47,6 +47,19 @@ LLANE_DEVICE void llane_visit_lane_plainly(const struct llane_all_reduce_args &a
     if constexpr (A::HAS_SINGLE) {
         if (!(args.flags & LLANE_FLAG_SLEEP) && S::n_packets(args) <= llane_grid_threads()) {
             llane_visit_single<S>(args);
+            return;
+        }
+    }
+    if constexpr (A::HAS_SEVERAL) {
+        const uint32_t n = A::template n_of_slot<S>(args), n_threads = llane_grid_threads();
+
+        /* Four packets of 8 ranks do not fit into the registers. */
+        if (S::N <= 4 && n > 2 * n_threads) {
+            llane_visit_lane<struct llane_several<A, S::N <= 4 ? 4 : 2>, S>(args);
+            return;
+        }
+        if (n > n_threads) {
+            llane_visit_lane<struct llane_several<A, 2>, S>(args);
             return;
         }
     }

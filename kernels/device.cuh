@@ -127,6 +127,18 @@ LLANE_DEVICE void llane_load16(const void *from, uint64_t *low_out, uint64_t *hi
                  : "memory");
 }
 
+/* The same if is_wanted, else nothing. Told so, the compiler loads into the registers of the old value and
+ * needs no second ones. */
+LLANE_DEVICE void llane_load16_if(bool is_wanted, const void *from, uint64_t *low, uint64_t *high)
+{
+    asm volatile("{.reg .pred p;\n"
+                 "setp.ne.u32 p, %3, 0;\n"
+                 "@p ld.relaxed.sys.global.v2.b64 {%0, %1}, [%2];}"
+                 : "+l"(*low), "+l"(*high)
+                 : "l"(from), "r"((uint32_t)is_wanted)
+                 : "memory");
+}
+
 /* Pairs with llane_load_system32 of another kernel, or with a host access to a mapped word. */
 LLANE_DEVICE void llane_store_system32(uint32_t *to, uint32_t value)
 {

@@ -11,8 +11,15 @@
 #include "shared.cuh"
 
 template <bool HAS_SHARED> struct llane_one_shot_of {
-    /* Code of its own for LLANE_FLAG_PLAIN, and for a packet a thread then (one_shot_single.cuh). */
-    enum { HAS_PLAIN = 1, HAS_SINGLE = !HAS_SHARED };
+    /* Code of its own for LLANE_FLAG_PLAIN, and then for a packet a thread (one_shot_single.cuh) and for
+     * several (several.cuh). */
+    enum { HAS_PLAIN = 1, HAS_SINGLE = !HAS_SHARED, HAS_SEVERAL = !HAS_SHARED };
+
+    /* Packets that threads share, each of them in every slot. */
+    template <class S> LLANE_DEVICE uint32_t n_of_slot(const struct llane_all_reduce_args &args)
+    {
+        return S::n_packets(args);
+    }
 
     /* In a shared slot: packets from one reader's copy to the next one's; 0: there is one for all. Copy s
      * is for the peer of that number. */

@@ -29,7 +29,7 @@ LLANE_DEVICE uint64_t llane_generation_offset(uint32_t op, uint64_t slot_bytes)
 }
 
 /* Each family: W, the payload's 8-byte words; op_of, the family's number in a cell;
- * store; is_here and payload of what was read; rearm. */
+ * store; is_here and payload of what was read; halves, of which payload makes the same again; rearm. */
 template <class T> struct llane_ll {
     enum { W = 1 };
     static constexpr bool IS_LL = true;
@@ -51,8 +51,14 @@ template <class T> struct llane_ll {
         return {{(low & 0xffffffffu) | high << 32}};
     }
 
-    LLANE_DEVICE bool
-    is_here(uint64_t low, uint64_t high, uint32_t op)
+    LLANE_DEVICE void
+    halves(const struct llane_payload<1> &payload, uint64_t *low, uint64_t *high)
+    {
+        *low = payload.word[0];
+        *high = payload.word[0] >> 32;
+    }
+
+    LLANE_DEVICE bool is_here(uint64_t low, uint64_t high, uint32_t op)
     {
         return (uint32_t)(low >> 32) == op && (uint32_t)(high >> 32) == op;
     }
@@ -88,8 +94,14 @@ template <class T> struct llane_sentinel {
         return {{low, high}};
     }
 
-    LLANE_DEVICE bool
-    is_here(uint64_t low, uint64_t high, uint32_t)
+    LLANE_DEVICE void
+    halves(const struct llane_payload<2> &payload, uint64_t *low, uint64_t *high)
+    {
+        *low = payload.word[0];
+        *high = payload.word[1];
+    }
+
+    LLANE_DEVICE bool is_here(uint64_t low, uint64_t high, uint32_t)
     {
         return is_whole(low) && is_whole(high);
     }

@@ -17,7 +17,7 @@
 #include "shared.cuh"
 
 template <bool HAS_SHARED> struct llane_two_shot_of {
-    enum { HAS_PLAIN = 1, HAS_SINGLE = 0 }; /* see llane_one_shot_of */
+    enum { HAS_PLAIN = 1, HAS_SINGLE = 0, HAS_SEVERAL = !HAS_SHARED }; /* see llane_one_shot_of */
 
     struct plan {
         uint64_t contributions, results; /* offsets in a private slot */
@@ -37,6 +37,11 @@ template <bool HAS_SHARED> struct llane_two_shot_of {
         plan.results = plan.contributions + args.slot_bytes / 2;
         plan.shared = llane_shared_generation<typename S::P>(args, op);
         return plan;
+    }
+
+    template <class S> LLANE_DEVICE uint32_t n_of_slot(const struct llane_all_reduce_args &args)
+    {
+        return plan_of<S>(args, 0).n_shard;
     }
 
     /* Packets in the shard of rank r. */

@@ -95,6 +95,13 @@ LLANE_DEVICE void llane_load16(const void *from, uint64_t *low, uint64_t *high)
     llane_emu_load16(from, low, high);
 }
 
+/* The same if is_wanted, else nothing. */
+LLANE_DEVICE void llane_load16_if(bool is_wanted, const void *from, uint64_t *low, uint64_t *high)
+{
+    if (is_wanted)
+        llane_emu_load16(from, low, high);
+}
+
 /* A word of mapped host memory. Pairs with the host's release store (abort word). */
 LLANE_DEVICE uint32_t llane_load_system32(const uint32_t *from)
 {
