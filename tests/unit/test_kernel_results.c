@@ -92,6 +92,44 @@ static void kernels__largest_grid_and_widest_blocks__results_exact(void **state)
     team_destroy(team);
 }
 
+/* Plain sums of which a thread has one packet to some ten: less than a warp's batch, several, and a last
+ * one that is cut short. */
+static void kernels__several_packets_a_thread__results_exact(void **state)
+{
+    static const int types[] = {LLANE_TYPE_F32, LLANE_TYPE_BF16};
+    static const uint32_t packets[] = {64, 65, 96, 128, 129, 161, 200, 256, 300, 500, 640};
+    static const uint32_t threads[] = {LLANE_MIN_THREADS, 96};
+
+    (void)state;
+    for (uint32_t n_ranks = 2; n_ranks <= 8; n_ranks *= 2) {
+        struct team *team = team_create(n_ranks, 100 << 10);
+
+        for (int k = 0; k < 8; k++) {
+            const int type = types[k & 1], packet = k >> 1 & 1;
+            const int algorithm = k >> 2 ? LLANE_TWO_SHOT : LLANE_ONE_SHOT;
+            const uint32_t n_shards = algorithm == LLANE_TWO_SHOT ? n_ranks : 1;
+            const uint32_t bytes = packet == LLANE_LL ? LLANE_LL_PAYLOAD : LLANE_PACKET_BYTES;
+            struct run *run = run_create(team, 700 + n_ranks * 10 + (uint32_t)k);
+
+            for (uint32_t c = 0; c < sizeof(packets) / sizeof(*packets); c++) {
+                /* Plain messages are whole 16 bytes. */
+                const uint32_t n = packets[c] + (packet == LLANE_LL ? packets[c] % 2 : 0);
+                struct step *s = run_add(run, type, algorithm, packet, LLANE_OP_SUM,
+                                         (uint64_t)n * n_shards * bytes /
+                                             format_of((enum llane_type)type)->bytes);
+
+                s->how.n_blocks = c % 3 == 2 ? 2 : 1;
+                s->how.n_threads = threads[c % 2];
+                s->is_aligned = c % 4 != 0;
+                s->is_spiced = c % 2 == 0;
+            }
+            run_all(run, false);
+            free(run);
+        }
+        team_destroy(team);
+    }
+}
+
 /* Bytes of a step's output are equal on all ranks, and equal to another step's. */
 static void check_equal_outputs(const struct run *run, const struct step *a, const struct step *b)
 {
@@ -325,6 +363,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(kernels__types_ops_algorithms_packets_counts_ranks__results_exact),
         cmocka_unit_test(kernels__largest_grid_and_widest_blocks__results_exact),
+        cmocka_unit_test(kernels__several_packets_a_thread__results_exact),
         cmocka_unit_test(kernels__one_message_through_every_kernel__bits_equal),
         cmocka_unit_test(kernels__three_kinds_of_nan_over_2_to_8_ranks__bits_equal),
         cmocka_unit_test(kernels__average_of_huge_numbers__not_infinity),
