@@ -150,14 +150,16 @@ LLANE_DEVICE bool llane_gather(ADDRESS at, uint32_t missing, uint32_t op, const 
                 pause_ns = pause_ns < LLANE_LAST_PAUSE_NS ? 2 * pause_ns : pause_ns;
             }
         }
+        /* Not out of the function: the compiler would keep each payload twice, for the caller that
+         * looks at one which was not set here. */
         if (missing != 0 && llane_poll_must_stop(poll, P::IS_LL ? LLANE_LL : LLANE_SENTINEL, op))
-            return false;
+            break;
     }
     llane_poll_ends(poll, began);
     LLANE_UNROLL
     for (int i = 0; i < N; i++)
         payloads[i] = P::payload(low[i], high[i]);
-    return true;
+    return missing == 0;
 }
 
 /*
