@@ -98,7 +98,7 @@ static void kernels__several_packets_a_thread__results_exact(void **state)
 {
     static const int types[] = {LLANE_TYPE_F32, LLANE_TYPE_BF16};
     static const uint32_t packets[] = {64, 65, 96, 128, 129, 161, 200, 256, 300, 500, 640};
-    static const uint32_t threads[] = {LLANE_MIN_THREADS, 96};
+    static const uint32_t threads[] = {LLANE_MIN_THREADS, LLANE_MIN_THREADS + 32};
 
     (void)state;
     for (uint32_t n_ranks = 2; n_ranks <= 8; n_ranks *= 2) {
