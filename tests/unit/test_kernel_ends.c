@@ -15,14 +15,14 @@
 
 enum { OUT_AT = 8192, USED_BYTES = 16384, SECOND = 0x3e, LATER = 0x5a };
 
-/* Every block has packets to wait for, and of one-shot LL every thread has two. */
+/* Every block has packets to wait for, and every thread has several. */
 static struct launch lonely(int algorithm, int packet)
 {
     return (struct launch){.type = LLANE_TYPE_F32,
                            .algorithm = (enum llane_algorithm)algorithm,
                            .packet = (enum llane_packet)packet,
                            .op = LLANE_OP_SUM,
-                           .count = 768,
+                           .count = 1536,
                            .n_blocks = 3,
                            .n_threads = LLANE_MIN_THREADS};
 }
