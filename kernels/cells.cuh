@@ -10,7 +10,8 @@
  * when it leaves. Two kernels whose blocks start in the same instant can miss each other; the host's
  * ordering is the rule, this is the alarm.
  *
- * `dead` lies beside the cells and is only ever set.
+ * A lane that is lost has its reason in every cell: one word that all warps of a launch read would have
+ * them queue for it.
  *
  * A thread's visit: llane_cells_enter, work, llane_cells_leave, by all threads of the block, also
  * those that gave up.
@@ -34,8 +35,10 @@ LLANE_DEVICE void llane_lane_kill(struct llane_cells *cells, struct llane_lane_w
 {
     /* Pairs with the host's reading of the word. */
     llane_store_system32(&words->dead, reason);
-    /* Pairs with the load on entry and with the look in llane_poll_must_stop. */
-    llane_store_system32(&cells->dead, reason);
+    LLANE_NO_UNROLL
+    for (int c = 0; c < LLANE_MAX_BLOCKS; c++)
+        /* Pairs with the load on entry and with the look in llane_poll_must_stop. */
+        llane_store_system32(&cells->cell[c].dead, reason);
 }
 
 /*
@@ -48,7 +51,7 @@ LLANE_DEVICE struct llane_visit llane_cells_enter(struct llane_cells *cells, boo
                                                   [[maybe_unused]] uint64_t at_hand = 0)
 {
     const uint32_t c = llane_block_id() + llane_thread_id() * llane_n_blocks();
-    struct llane_visit visit;
+    struct llane_visit visit = {};
 
     visit.mine = c < LLANE_MAX_BLOCKS ? &cells->cell[c] : NULL;
     if constexpr (HAS_ALL)
@@ -61,9 +64,9 @@ LLANE_DEVICE struct llane_visit llane_cells_enter(struct llane_cells *cells, boo
     /* All loads fly together; what the thread's own cell says is looked at when leaving. Only that one
      * tells of an overlap: the block's may have been marked meanwhile by the thread that owns it. */
     visit.cell = llane_load_cell(&cells->cell[llane_block_id()]);
-    visit.own = llane_load_cell(visit.mine ? visit.mine : &cells->cell[llane_block_id()]);
-    /* Pairs with llane_lane_kill. */
-    visit.is_whole = llane_load_system32(&cells->dead) == LLANE_DEAD_NOT;
+    if (visit.mine)
+        visit.own = llane_load_cell(visit.mine);
+    visit.is_whole = visit.cell.dead == LLANE_DEAD_NOT;
     return visit;
 }
 
@@ -101,9 +104,7 @@ LLANE_DEVICE void llane_cells_leave(const struct llane_visit *visit, struct llan
         llane_lane_kill(cells, words, LLANE_DEAD_OVERLAP);
         return;
     }
-    const struct llane_cell next = {next_ll_op, next_sentinel_op, 0, 0};
-
-    llane_store_cell(visit->mine, next);
+    llane_advance_cell(visit->mine, next_ll_op, next_sentinel_op);
 }
 
 /* What bounds a thread's polling. */
@@ -143,13 +144,13 @@ LLANE_DEVICE bool llane_poll_must_stop(const struct llane_poll *poll, enum llane
                                        uint32_t op)
 {
     /* Pairs with llane_lane_kill by another thread. */
-    if (llane_load_system32(&poll->cells->dead) != LLANE_DEAD_NOT)
+    const struct llane_cell cell = llane_load_cell(&poll->cells->cell[llane_block_id()]);
+
+    if (cell.dead != LLANE_DEAD_NOT)
         return true;
     /* An LL operation polls by its number. A sentinel's would be kept for this alone, in a register
      * that others need, and is the block's until the last of its threads has polled. */
-    const uint32_t number =
-        family == LLANE_LL ? op
-                           : llane_load_system32(&poll->cells->cell[llane_block_id()].sentinel_op);
+    const uint32_t number = family == LLANE_LL ? op : cell.sentinel_op;
 
     /* Pairs with the watch's exchange. */
     llane_store_sign(&poll->words->waiting[family], number);

@@ -169,17 +169,19 @@ LLANE_DEVICE struct llane_cell llane_load_cell(const struct llane_cell *from)
     struct llane_cell cell;
 
     asm volatile("ld.relaxed.sys.global.v4.b32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(cell.ll_op), "=r"(cell.sentinel_op), "=r"(cell.busy), "=r"(cell.reserved)
+                 : "=r"(cell.ll_op), "=r"(cell.sentinel_op), "=r"(cell.busy), "=r"(cell.dead)
                  : "l"(from)
                  : "memory");
     return cell;
 }
 
-/* Pairs with llane_load_cell in the next kernel of the lane; the end of this one orders the two. */
-LLANE_DEVICE void llane_store_cell(struct llane_cell *to, const struct llane_cell &cell)
+/* The numbers, and no longer busy. Pairs with llane_load_cell in the next kernel of the lane; the end of
+ * this one orders the two. */
+LLANE_DEVICE void llane_advance_cell(struct llane_cell *cell, uint32_t ll_op, uint32_t sentinel_op)
 {
-    asm volatile("st.relaxed.sys.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(cell.ll_op),
-                 "r"(cell.sentinel_op), "r"(cell.busy), "r"(cell.reserved)
+    asm volatile("st.relaxed.sys.global.v2.b32 [%0], {%1, %2};\n"
+                 "st.relaxed.sys.global.b32 [%3], %4;" ::"l"(cell),
+                 "r"(ll_op), "r"(sentinel_op), "l"(&cell->busy), "r"(0)
                  : "memory");
 }
 

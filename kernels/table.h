@@ -31,7 +31,7 @@ struct llane_cell {
     uint32_t ll_op; /* number of the next LL operation = its flag: 1, 2, .. 2^32-1, 4, 5, .. */
     uint32_t sentinel_op; /* number of the next sentinel operation, likewise */
     uint32_t busy;        /* a kernel is between entry and exit on this lane */
-    uint32_t reserved;
+    uint32_t dead;        /* LLANE_DEAD_*: later kernels leave at once. Only ever set. */
 };
 
 /* Packets from the start of a generation of the rank's own shared sentinel slot that its last two
@@ -43,8 +43,6 @@ struct llane_extent {
 /* A lane's state on its device. */
 struct llane_cells {
     struct llane_cell cell[LLANE_MAX_BLOCKS];
-    uint32_t dead; /* LLANE_DEAD_*: later kernels leave at once. Only ever set. */
-    uint32_t reserved[31];
     struct llane_extent extent[LLANE_MAX_BLOCKS];
 };
 

@@ -122,7 +122,7 @@ LLANE_DEVICE void llane_store_sign(uint32_t *to, uint32_t value)
 
 /* Cells live in local memory. Kernels of one lane are ordered by events, so relaxed is enough; the
  * accesses are atomic because the busy mark is there for the day when they are not ordered. Pairs
- * with llane_store_cell of the lane's previous kernel. */
+ * with llane_advance_cell of the lane's previous kernel. */
 typedef uint64_t llane_emu_cell_half __attribute__((may_alias));
 
 LLANE_DEVICE struct llane_cell llane_load_cell(const struct llane_cell *from)
@@ -136,12 +136,11 @@ LLANE_DEVICE struct llane_cell llane_load_cell(const struct llane_cell *from)
 }
 
 /* Pairs with llane_load_cell of the lane's next kernel, or of one that overlaps this one. */
-LLANE_DEVICE void llane_store_cell(struct llane_cell *to, const struct llane_cell &cell)
+LLANE_DEVICE void llane_advance_cell(struct llane_cell *cell, uint32_t ll_op, uint32_t sentinel_op)
 {
-    const llane_emu_cell_half *half = reinterpret_cast<const llane_emu_cell_half *>(&cell);
-    llane_emu_cell_half *out = reinterpret_cast<llane_emu_cell_half *>(to);
-    __atomic_store_n(&out[0], half[0], __ATOMIC_RELAXED);
-    __atomic_store_n(&out[1], half[1], __ATOMIC_RELAXED);
+    __atomic_store_n(&cell->ll_op, ll_op, __ATOMIC_RELAXED);
+    __atomic_store_n(&cell->sentinel_op, sentinel_op, __ATOMIC_RELAXED);
+    __atomic_store_n(&cell->busy, 0, __ATOMIC_RELAXED);
 }
 
 /* Between two polls: other fibers run, which is sleep enough. */

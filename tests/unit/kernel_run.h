@@ -277,8 +277,9 @@ static inline void cells_check(const struct member *m, const uint32_t *next_op)
         assert_int_equal(m->seen->cell[c].ll_op, next_op[LLANE_LL]);
         assert_int_equal(m->seen->cell[c].sentinel_op, next_op[LLANE_SENTINEL]);
         assert_int_equal(m->seen->cell[c].busy, 0);
+        assert_int_equal(m->seen->cell[c].dead, LLANE_DEAD_NOT);
     }
-    assert_int_equal(m->seen->dead, LLANE_DEAD_NOT);
+    
     assert_int_equal(m->words->dead, LLANE_DEAD_NOT);
 }
 

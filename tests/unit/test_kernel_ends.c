@@ -101,7 +101,9 @@ static void check_dead(struct member *m, uint32_t reason)
     launch_lonely(m, m->stream, &later);
     MUST(llane_gpu_stream_synchronize(m->stream));
     member_check_arena(m, LATER);
-    assert_int_equal(m->seen->dead, reason);
+    for (int c = 0; c < LLANE_MAX_BLOCKS; c++) {
+        assert_int_equal(m->seen->cell[c].dead, reason);
+    }
     for (uint32_t g = 0; g < 2; g++) {
         words = member_fetch_slot(peer, LLANE_LL, 0, g);
         for (uint64_t w = 0; w < m->team->slot_bytes[LLANE_LL] / sizeof(*words); w++)
