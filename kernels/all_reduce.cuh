@@ -51,12 +51,13 @@ LLANE_DEVICE void llane_visit_lane_plainly(const struct llane_all_reduce_args &a
         }
     }
     if constexpr (A::HAS_SEVERAL) {
-        const uint32_t n = A::template n_of_slot<S>(args), n_threads = llane_grid_threads();
+        const uint32_t n = A::template n_dealt<S>(args), n_threads = llane_grid_threads();
 
-        /* Four packets of 8 ranks do not fit into the registers. */
-        if (S::N <= 4 && n > 2 * n_threads) {
-            llane_visit_lane<struct llane_several<A, S::N <= 4 ? 4 : 2>, S>(args);
-            return;
+        if constexpr (S::N <= 4) { /* four packets of 8 ranks do not fit into the registers */
+            if (n > 2 * n_threads) {
+                llane_visit_lane<struct llane_several<A, 4>, S>(args);
+                return;
+            }
         }
         if (n > n_threads) {
             llane_visit_lane<struct llane_several<A, 2>, S>(args);

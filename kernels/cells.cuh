@@ -23,7 +23,7 @@
 
 /* What a thread knows of the running operation. */
 struct llane_visit {
-    struct llane_cell cell;  /* its block's: only the numbers mean anything */
+    struct llane_cell cell;  /* its block's: not its busy mark, see llane_cells_enter */
     struct llane_cell own;   /* the one it advances, as it was at entry */
     struct llane_cell *mine; /* where that one is, or NULL */
     bool is_whole;           /* false: stopped; do nothing but leave */
@@ -92,7 +92,8 @@ LLANE_DEVICE bool llane_cells_polled(const struct llane_visit *visit)
     return is_block_whole;
 }
 
-/* next: the numbers that the next kernel reads. Not for a block that is not whole. */
+/* next: the numbers that the next kernel reads. Not for a block that is not whole. The lane may have been
+ * lost meanwhile, and stays so: no store here touches a cell's `dead`, but to set it. */
 LLANE_DEVICE void llane_cells_leave(const struct llane_visit *visit, struct llane_cells *cells,
                                     struct llane_lane_words *words, uint32_t next_ll_op,
                                     uint32_t next_sentinel_op)

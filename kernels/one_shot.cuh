@@ -15,8 +15,8 @@ template <bool HAS_SHARED> struct llane_one_shot_of {
      * several (several.cuh). */
     enum { HAS_PLAIN = 1, HAS_SINGLE = !HAS_SHARED, HAS_SEVERAL = !HAS_SHARED };
 
-    /* Packets that threads share, each of them in every slot. */
-    template <class S> LLANE_DEVICE uint32_t n_of_slot(const struct llane_all_reduce_args &args)
+    /* Packets that are dealt out to the grid's threads. */
+    template <class S> LLANE_DEVICE uint32_t n_dealt(const struct llane_all_reduce_args &args)
     {
         return S::n_packets(args);
     }

@@ -1,8 +1,11 @@
 /*
- * Plain sums in private slots of which a thread has several packets: K of them are on their way at once,
- * where one_shot.cuh and two_shot.cuh take a packet after the other, a round trip each. A warp takes
- * K * 32 neighbours, so that a thread's packets lie at constant distances: an address for each rank is
- * enough, and the registers are left to the packets.
+ * Plain sums in private slots of which a thread has several packets: a batch of K of them is on its way
+ * at once, where one_shot.cuh and two_shot.cuh take a packet after the other, a round trip each.
+ *
+ * A warp has K * 32 neighbours in a batch, so that a thread's lie at constant distances: an address for
+ * each rank is enough, and the registers are left to the packets. Blocks are whole warps. A thread has
+ * the same packets in all steps, the re-arming included; which ones concerns nobody else, since packets
+ * lie where they always do. So ranks need not agree on K, nor on batches at all.
  */
 #ifndef LLANE_KERNELS_SEVERAL_CUH
 #define LLANE_KERNELS_SEVERAL_CUH
@@ -12,7 +15,7 @@
 
 enum { LLANE_WARP = 32 };
 
-/* The thread's first packet in its first batch of K. The next batch is K grids further. */
+/* The first packet of the thread's first batch; K grids further begins the next batch. */
 template <int K> LLANE_DEVICE uint32_t llane_batch_first()
 {
     const uint32_t thread = llane_grid_thread();
@@ -20,16 +23,16 @@ template <int K> LLANE_DEVICE uint32_t llane_batch_first()
     return thread / LLANE_WARP * (K * LLANE_WARP) + thread % LLANE_WARP;
 }
 
-/* From a batch's first packet to packet k in a slot. */
+/* Bytes in a slot from a batch's first packet to its kth. */
 LLANE_DEVICE constexpr uint64_t llane_batch_offset(int k)
 {
     return (uint64_t)k * LLANE_WARP * LLANE_PACKET_BYTES;
 }
 
 /*
- * As llane_gather, but the halves of packets that are not missing stay as they are; something has to be.
- * One loop with one way out, all set at its end whatever happened, and loads in place: otherwise the
- * compiler keeps each packet twice.
+ * As llane_gather, but something is missing, and the halves of what is not stay as they are. One loop
+ * with one way out, all set at its end whatever happened, and loads in place: otherwise the compiler
+ * keeps each packet twice.
  */
 template <class P, int N, class ADDRESS, class POLL>
 LLANE_DEVICE bool llane_batch_poll(ADDRESS at, uint32_t missing, uint32_t op, const POLL *poll,
@@ -64,8 +67,8 @@ LLANE_DEVICE bool llane_batch_poll(ADDRESS at, uint32_t missing, uint32_t op, co
 }
 
 /*
- * Awaits the other ranks' packets of the batch that begins at packet i of n; they lie at `at` in a slot.
- * payloads: packet by packet, rank by rank, with `mine` at the own place. False: stopped.
+ * Awaits the other ranks' packets of the batch that begins at packet i of n; packet 0 lies at `at` in a
+ * slot. payloads: packet by packet, rank by rank, with `mine` in the own place. False: stopped.
  */
 template <class S, int K>
 LLANE_DEVICE bool llane_batch_gather(const struct llane_all_reduce_args &args, uint64_t at,
@@ -109,8 +112,8 @@ LLANE_DEVICE typename S::payload llane_batch_sum(const typename S::payload *payl
     return llane_acc_finish<T, S::W>(&acc, LLANE_OP_SUM, factor);
 }
 
-/* Re-arms the batch that begins at packet i of n, `at` in a slot: the thread's own, as packets are only
- * re-armed by the block that read them. */
+/* Re-arms the batch that begins at packet i of n; packet 0 lies at `at` in a slot. The thread read these
+ * itself: those of other blocks may still be awaited. */
 template <class S, int K>
 LLANE_DEVICE void llane_batch_rearm(const struct llane_all_reduce_args &args, uint64_t at,
                                     uint32_t i, uint32_t n)

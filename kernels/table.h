@@ -13,8 +13,10 @@
 
 enum {
     LLANE_MAX_RANKS = 16,
-    LLANE_MAX_BLOCKS = 64,        /* cells a lane has; no launch is wider */
-    LLANE_MIN_THREADS = 64,       /* a block of an all-reduce: each cell has a thread (cells.cuh) */
+    LLANE_MAX_BLOCKS = 64, /* cells a lane has; no launch is wider */
+    /* A block of an all-reduce: each cell has a thread (cells.cuh), and all are whole warps
+     * (several.cuh). */
+    LLANE_MIN_THREADS = 64,
     LLANE_MAX_THREADS = 512,      /* what the kernels are compiled for */
     LLANE_PACKET_BYTES = 16,      /* in a slot, of either family */
     LLANE_LL_PAYLOAD = 8,         /* bytes of the message that an LL packet carries */
@@ -24,8 +26,8 @@ enum {
 };
 
 /*
- * One per possible block, all equal between launches; written by the owner's kernels alone, each as
- * one aligned 16-byte word.
+ * One per possible block, all equal between launches; written by the lane's own kernels alone: `dead` by
+ * whoever finds the lane lost, the rest by the block that owns the cell.
  */
 struct llane_cell {
     uint32_t ll_op; /* number of the next LL operation = its flag: 1, 2, .. 2^32-1, 4, 5, .. */

@@ -39,7 +39,8 @@ template <bool HAS_SHARED> struct llane_two_shot_of {
         return plan;
     }
 
-    template <class S> LLANE_DEVICE uint32_t n_of_slot(const struct llane_all_reduce_args &args)
+    /* Packets that are dealt out to the grid's threads, each with those of the other shards. */
+    template <class S> LLANE_DEVICE uint32_t n_dealt(const struct llane_all_reduce_args &args)
     {
         return plan_of<S>(args, 0).n_shard;
     }

@@ -279,7 +279,6 @@ static inline void cells_check(const struct member *m, const uint32_t *next_op)
         assert_int_equal(m->seen->cell[c].busy, 0);
         assert_int_equal(m->seen->cell[c].dead, LLANE_DEAD_NOT);
     }
-    
     assert_int_equal(m->words->dead, LLANE_DEAD_NOT);
 }
 
