@@ -321,6 +321,7 @@ struct launch {
     uint32_t n_blocks, n_threads;
     uint32_t chunk_packets;
     bool sleeps;
+    bool is_deaf; /* never looks whether it must stop */
 };
 
 /* Says itself how a rank may go about its own buffers, as plugin/lane.c does. */
@@ -351,7 +352,7 @@ static inline void member_launch(struct member *m, struct CUstream_st *stream,
         .flags = launch_flags(how, how->count * format_of(how->type)->bytes, n_ranks, in, out) |
                  (how->sleeps ? LLANE_FLAG_SLEEP : 0),
         .chunk_packets = how->chunk_packets,
-        .spins_per_look = SPINS_PER_LOOK,
+        .spins_per_look = how->is_deaf ? UINT32_MAX : SPINS_PER_LOOK,
         .cells = m->cells,
         .words = m->device_words,
     };

@@ -15,14 +15,19 @@
 
 enum { OUT_AT = 8192, USED_BYTES = 16384, SECOND = 0x3e, LATER = 0x5a };
 
-/* Every block has packets to wait for, and every thread has several. */
-static struct launch lonely(int algorithm, int packet)
+/*
+ * float32 elements. FEW: a packet a thread at most; no plain message for two-shot. SOME: the last block may
+ * have none, and ends before the others. MANY: every block has packets to wait for, and threads have several.
+ */
+enum { FEW = 300, SOME = 1000, MANY = 1536 };
+
+static struct launch lonely(int algorithm, int packet, uint64_t count)
 {
     return (struct launch){.type = LLANE_TYPE_F32,
                            .algorithm = (enum llane_algorithm)algorithm,
                            .packet = (enum llane_packet)packet,
                            .op = LLANE_OP_SUM,
-                           .count = 1536,
+                           .count = count,
                            .n_blocks = 3,
                            .n_threads = LLANE_MIN_THREADS};
 }
@@ -90,7 +95,7 @@ static void member_check_arena(struct member *m, int byte)
 
 static void check_dead(struct member *m, uint32_t reason)
 {
-    const struct launch later = lonely(LLANE_ONE_SHOT, LLANE_LL);
+    const struct launch later = lonely(LLANE_ONE_SHOT, LLANE_LL, MANY);
     struct member *peer = &m->team->members[1];
     const uint32_t *words;
 
@@ -101,9 +106,8 @@ static void check_dead(struct member *m, uint32_t reason)
     launch_lonely(m, m->stream, &later);
     MUST(llane_gpu_stream_synchronize(m->stream));
     member_check_arena(m, LATER);
-    for (int c = 0; c < LLANE_MAX_BLOCKS; c++) {
+    for (int c = 0; c < LLANE_MAX_BLOCKS; c++)
         assert_int_equal(m->seen->cell[c].dead, reason);
-    }
     for (uint32_t g = 0; g < 2; g++) {
         words = member_fetch_slot(peer, LLANE_LL, 0, g);
         for (uint64_t w = 0; w < m->team->slot_bytes[LLANE_LL] / sizeof(*words); w++)
@@ -130,9 +134,12 @@ static void member_abort(struct member *m, enum llane_packet packet)
 
 static void kernels__aborted_while_polling__leave_output_alone_and_lane_dead(void **state)
 {
+    static const uint64_t counts[] = {FEW, SOME, MANY};
+
     (void)state;
-    for (int k = 0; k < LLANE_N_ALGORITHMS * LLANE_N_PACKETS; k++) {
-        const struct launch how = lonely(k / LLANE_N_PACKETS, k % LLANE_N_PACKETS);
+    for (int k = 0; k < 3 * LLANE_N_ALGORITHMS * LLANE_N_PACKETS; k++) {
+        const struct launch how =
+            lonely(k / 3 / LLANE_N_PACKETS, k / 3 % LLANE_N_PACKETS, counts[k % 3]);
 
         if (!llane_all_reduce_table[how.type][how.algorithm][how.packet])
             continue;
@@ -156,30 +163,32 @@ static void kernels__aborted_while_polling__leave_output_alone_and_lane_dead(voi
 }
 
 /* Contributions of rank 1 as they would have come for operation 1. */
-static void plant_contributions(struct team *team, enum llane_packet packet)
+static void plant_contributions(struct team *team, enum llane_packet packet, uint64_t bytes)
 {
-    struct member *m = &team->members[0];
-    uint32_t *words = (uint32_t *)(void *)m->image;
-    const uint64_t bytes = team->slot_bytes[packet] / 2;
+    struct member *from = &team->members[1];
+    uint32_t *words = (uint32_t *)(void *)from->image;
 
     for (uint64_t w = 0; w < bytes / sizeof(*words); w++)
         words[w] = packet == LLANE_LL && w % 2 ? 1 : 0x3f800000;
-    MUST(llane_gpu_memcpy_async(team_slot(team, packet, 0, 1) + team->slot_bytes[packet], m->image,
-                                bytes, m->stream));
-    MUST(llane_gpu_stream_synchronize(m->stream));
+    MUST(llane_gpu_memcpy_async(team_slot(team, packet, 0, 1) + team->slot_bytes[packet], words,
+                                bytes, from->side_stream));
+    MUST(llane_gpu_stream_synchronize(from->side_stream));
 }
 
 static void kernels__two_shot_aborted_between_its_steps__ends_and_lane_dead(void **state)
 {
+    static const uint64_t counts[] = {FEW, SOME, MANY};
+
     (void)state;
-    for (int packet = 0; packet < LLANE_N_PACKETS; packet++) {
-        const struct launch how = lonely(LLANE_TWO_SHOT, packet);
+    for (int k = 0; k < 3 * LLANE_N_PACKETS; k++) {
+        const int packet = k / 3;
+        const struct launch how = lonely(LLANE_TWO_SHOT, packet, counts[k % 3]);
         struct team *team = team_create(2, 8 << 10);
         struct member *m = &team->members[0];
 
         MUST(llane_gpu_device_set(m->device));
         arena_fill(m, UNTOUCHED);
-        plant_contributions(team, how.packet);
+        plant_contributions(team, how.packet, team->slot_bytes[packet] / 2);
         launch_lonely(m, m->stream, &how);
         /* Its own shard's sum is on its way to rank 1, who sends none. */
         wait_for_packet(team, how.packet, team->slot_bytes[packet] / 2,
@@ -199,7 +208,7 @@ static void kernels__two_at_once_on_a_lane__end_and_lane_dead(void **state)
 
     (void)state;
     for (int k = 0; k < 4; k++) {
-        const struct launch first = lonely(k % 2, LLANE_LL);
+        const struct launch first = lonely(k % 2, LLANE_LL, MANY);
         struct team *team = team_create(2, 8 << 10);
         struct member *m = &team->members[0], *peer = &team->members[1];
         struct launch second = first;
@@ -223,6 +232,42 @@ static void kernels__two_at_once_on_a_lane__end_and_lane_dead(void **state)
         MUST(llane_gpu_stream_synchronize(m->stream));
         check_dead(m, LLANE_DEAD_OVERLAP);
         assert_int_equal(peer->words->dead, LLANE_DEAD_NOT);
+        team_destroy(team);
+    }
+}
+
+/*
+ * The second kernel has but a few packets, ends and tells that the lane is lost. The first one stops when
+ * it looks; or does not look, gets the rest, and moves its cells on, which are lost all the same.
+ */
+static void kernels__lane_lost_while_polling__ends_and_lane_dead(void **state)
+{
+    enum { N_PACKETS = 8, WORDS = LLANE_LL_PAYLOAD / 4 };
+
+    (void)state;
+    for (int k = 0; k < 4; k++) {
+        struct launch first = lonely(LLANE_ONE_SHOT, LLANE_LL, MANY), second = first;
+        struct team *team = team_create(2, 8 << 10);
+        struct member *m = &team->members[0];
+
+        first.is_deaf = k / 2;
+        second.count = N_PACKETS * WORDS;
+        second.n_blocks = k % 2 ? 3 : 1;
+        MUST(llane_gpu_device_set(m->device));
+        arena_fill(m, UNTOUCHED);
+        launch_lonely(m, m->stream, &first);
+        wait_for_packet(team, LLANE_LL, 0, word_of(UNTOUCHED));
+        wait_for_marks(m);
+        launch_lonely(m, m->side_stream, &second);
+        plant_contributions(team, LLANE_LL, N_PACKETS * LLANE_PACKET_BYTES);
+        MUST(llane_gpu_stream_synchronize(m->side_stream));
+        if (first.is_deaf)
+            plant_contributions(team, LLANE_LL, MANY / WORDS * LLANE_PACKET_BYTES);
+        MUST(llane_gpu_stream_synchronize(m->stream));
+        assert_int_equal(m->words->abort, 0);
+        check_dead(m, LLANE_DEAD_OVERLAP);
+        for (int c = 0; c < LLANE_MAX_BLOCKS; c++)
+            assert_int_equal(m->seen->cell[c].ll_op, first.is_deaf ? 2 : 1);
         team_destroy(team);
     }
 }
@@ -354,6 +399,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(kernels__aborted_while_polling__leave_output_alone_and_lane_dead),
         cmocka_unit_test(kernels__two_shot_aborted_between_its_steps__ends_and_lane_dead),
         cmocka_unit_test(kernels__two_at_once_on_a_lane__end_and_lane_dead),
+        cmocka_unit_test(kernels__lane_lost_while_polling__ends_and_lane_dead),
         cmocka_unit_test(probe__pairs_good_silent_wrong_stale__told_apart),
         cmocka_unit_test(probe__aborted__leaves_pairs_pending),
     };

@@ -36,6 +36,24 @@ SINGLE_ONE_GENERATION | reuse:one_shot_ll__* reuse:one_shot_sentinel__* | one_sh
 SINGLE_EARLY_SUM | reuse:one_shot_ll__* reuse:one_shot_sentinel__* reuse:one_shot__packet* | one_shot_single | s/is_here = is_here & P::is_here/is_here = P::is_here/
 SINGLE_CLEAN_OWN | reuse:kernels__stripe_goes_round* | one_shot_single | s/return packet < n_packets;/return false;/
 SINGLE_SPARE_ALL | reuse:kernels__stripe_goes_round* | one_shot_single | s/return packet < n_packets;/return true;/
+SINGLE_NO_LOOK | ends:kernels__aborted* | one_shot_single | s/if \(llane_poll_must_stop\(/if (!llane_poll_must_stop(/
+SEVERAL_EARLY_SUM | results:kernels__several* | several | s/for \(int k = 1; k < K; k\+\+\)/for (int k = 2; k < K; k++)/
+SEVERAL_SHORT | results:kernels__several* | several | s/(push\(.*?)k \* LLANE_WARP < n_packets/$1(k + 1) * LLANE_WARP < n_packets/s
+SEVERAL_LONG | results:kernels__several* | several | s/(push\(.*?)k \* LLANE_WARP < n_packets/$1(k - 1) * LLANE_WARP < n_packets/s
+SEVERAL_STORE_LONG | results:kernels__several* | several | s/k \* LLANE_WARP < n_packets(\)\s*S::store)/(k - 1) * LLANE_WARP < n_packets$1/
+SEVERAL_TWO_SHORT | results:kernels__several* | several | s/k \* LLANE_WARP < plan\.n_shard(\) \{\s*const)/(k + 1) * LLANE_WARP < plan.n_shard$1/
+SEVERAL_TWO_LONG | results:kernels__several* | several | s/k \* LLANE_WARP < plan\.n_shard(\) \{\s*const)/(k - 1) * LLANE_WARP < plan.n_shard$1/
+SEVERAL_AWAIT_LONG | results:kernels__several* | several | s/(for \(int k = 1; k < K; k\+\+\)\s*if \(i \+ )k \* LLANE_WARP/$1(k - 1) * LLANE_WARP/
+SEVERAL_OTHER_PLACE | results:kernels__several* | several | s/return thread \/ LLANE_WARP \* \(K \* LLANE_WARP\)/return thread \/ LLANE_WARP * LLANE_WARP/
+SEVERAL_NO_REARM | results:kernels__several* | several | s/(llane_batch_rearm\(.*?)k < K;/$1k < K - 1;/s
+SEVERAL_REARM_INPUTS_ONLY | results:kernels__several* | several | s/llane_batch_rearm<S, K>\(args, plan\.results, i, plan\.n_shard\);//
+SEVERAL_REARM_SHORT | results:kernels__several* | several | s/(llane_batch_rearm\(.*?)k \* LLANE_WARP < n\)/$1(k + 1) * LLANE_WARP < n)/s
+SEVERAL_REARM_EARLY | results:kernels__several* | several | s/(typename S::payload payloads\[K \* S::N\];)/$1 llane_batch_rearm<S, K>(args, generation, i, n_packets);/
+SEVERAL_REARM_EARLY_TWO | results:kernels__several* | several | s/(typename S::payload mine\[K\] = \{\}, payloads\[K \* S::N\];)/$1 llane_batch_rearm<S, K>(args, plan.contributions, i, plan.n_shard);/
+SEVERAL_REARM_OTHERS | results:kernels__several* | several | s/if constexpr \(S::P::IS_LL\)(\s*llane_one_shot::clean)/if constexpr (true)$1/
+SEVERAL_REARM_OTHERS_TWO | results:kernels__several* | several | s/if constexpr \(S::P::IS_LL\)( \{\s*llane_two_shot::clean)/if constexpr (true)$1/
+SEVERAL_ORDER | results:kernels__several* | several | s/payloads\[g\] = S::P::payload/payloads[g \/ S::N * S::N + S::N - 1 - g % S::N] = S::P::payload/
+SEVERAL_NO_LOOK | ends:kernels__aborted* | several | s/if \(llane_poll_must_stop\(/if (!llane_poll_must_stop(/
 COPIES_ONE_FOR_ALL | shared:shared_one_shot_sentinel__* shared:shared_one_shot_ll__* | one_shot | s/\(uint64_t\)stride \* s \* LLANE_PACKET_BYTES,/0 * s,/
 COPIES_READ_FIRST | shared:shared_one_shot_sentinel__* shared:shared_one_shot_ll__* | one_shot | s/return \(uint64_t\)stride \* s \*/return (uint64_t)0 * s */
 COPIES_BEYOND_ROOM | shared:shared__stripe_goes_round* shared:shared_one_shot_sentinel__* | one_shot | s/\(uint64_t\)\(n_ranks - 1\) \* stride \* LLANE_PACKET_BYTES > args\.shared_slot_bytes/false/
@@ -73,7 +91,10 @@ NO_SYNC | reuse:one_shot_ll__* | cells | s/!llane_block_or\(!visit->is_whole\)/v
 NO_BUSY | ends:kernels__two_at_once* | cells | s/if \(visit->mine\)\s*llane_store_system32\(&visit->mine->busy, 1\);/(void)visit;/
 NO_SIGN | ends:kernels__aborted* | cells | s/llane_store_sign\([^;]*;/(void)number;/
 NO_LOOK | ends:kernels__aborted* | cells | s/if \(llane_load_system32\(&poll->words->abort\) == 0\)/if (poll)/
-IGNORE_DEAD | ends:kernels__aborted* | cells | s/llane_load_system32\(&cells->dead\) == LLANE_DEAD_NOT;/true;/
+IGNORE_DEAD | ends:kernels__aborted* | cells | s/visit\.cell\.dead == LLANE_DEAD_NOT;/true;/
+DEAD_IN_ONE_CELL | ends:kernels__aborted* | cells | s/c < LLANE_MAX_BLOCKS; c\+\+/c < 1; c++/
+DEAD_FORGOTTEN | ends:kernels__lane_lost* | cells | s/(llane_advance_cell\(visit->mine,[^;]*;)/$1 llane_store_system32(&visit->mine->dead, 0);/
+DEAD_NOT_SEEN | ends:kernels__lane_lost* | cells | s/if \(cell\.dead != LLANE_DEAD_NOT\)/if (cell.dead == 99)/
 '
 for program in results reuse ends shared; do
     if ! ${CC:-gcc} -std=gnu11 -O1 -D_GNU_SOURCE= -Iplugin -Ikernels -c \
