@@ -50,8 +50,8 @@ SEVERAL_REARM_INPUTS_ONLY | results:kernels__several* | several | s/llane_batch_
 SEVERAL_REARM_SHORT | results:kernels__several* | several | s/(llane_batch_rearm\(.*?)k \* LLANE_WARP < n\)/$1(k + 1) * LLANE_WARP < n)/s
 SEVERAL_REARM_EARLY | results:kernels__several* | several | s/(typename S::payload payloads\[K \* S::N\];)/$1 llane_batch_rearm<S, K>(args, generation, i, n_packets);/
 SEVERAL_REARM_EARLY_TWO | results:kernels__several* | several | s/(typename S::payload mine\[K\] = \{\}, payloads\[K \* S::N\];)/$1 llane_batch_rearm<S, K>(args, plan.contributions, i, plan.n_shard);/
-SEVERAL_REARM_OTHERS | results:kernels__several* | several | s/if constexpr \(S::P::IS_LL\)(\s*llane_one_shot::clean)/if constexpr (true)$1/
-SEVERAL_REARM_OTHERS_TWO | results:kernels__several* | several | s/if constexpr \(S::P::IS_LL\)( \{\s*llane_two_shot::clean)/if constexpr (true)$1/
+SEVERAL_REARM_OTHERS | reuse:sentinel__block* | several | s/if constexpr \(S::P::IS_LL\)(\s*llane_one_shot::clean)/if constexpr (true)$1/
+SEVERAL_REARM_OTHERS_TWO | reuse:sentinel__block* | several | s/if constexpr \(S::P::IS_LL\)( \{\s*llane_two_shot::clean)/if constexpr (true)$1/
 SEVERAL_ORDER | results:kernels__several* | several | s/payloads\[g\] = S::P::payload/payloads[g \/ S::N * S::N + S::N - 1 - g % S::N] = S::P::payload/
 SEVERAL_NO_LOOK | ends:kernels__aborted* | several | s/if \(llane_poll_must_stop\(/if (!llane_poll_must_stop(/
 COPIES_ONE_FOR_ALL | shared:shared_one_shot_sentinel__* shared:shared_one_shot_ll__* | one_shot | s/\(uint64_t\)stride \* s \* LLANE_PACKET_BYTES,/0 * s,/

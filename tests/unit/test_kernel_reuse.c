@@ -118,6 +118,86 @@ static void islands_ll__back_to_back__no_slot_reused_too_early(void **state)
     check_one_kernel(LLANE_ISLANDS, LLANE_LL, 5);
 }
 
+/* Rank 1's packets from `first` on, n of them at `at` in a generation, as rank 0 should find them for
+ * operation 1; or a half of each, the other one still on its way. */
+static void plant_packets(struct team *team, uint64_t at, uint32_t first, uint32_t n, bool is_whole)
+{
+    struct member *from = &team->members[1];
+    uint64_t *halves = (uint64_t *)(void *)from->image;
+
+    for (uint32_t i = 0; i < n; i++) {
+        halves[2 * i] = 0x3f8000003f800000;
+        halves[2 * i + 1] = is_whole ? 0x3f8000003f800000 : UINT64_MAX;
+    }
+    at += (uint64_t)first * LLANE_PACKET_BYTES;
+    MUST(llane_gpu_memcpy_async(team_slot(team, LLANE_SENTINEL, 0, 1) +
+                                    team->slot_bytes[LLANE_SENTINEL] + at,
+                                halves, (size_t)n * LLANE_PACKET_BYTES, from->side_stream));
+    MUST(llane_gpu_stream_synchronize(from->side_stream));
+}
+
+/* How many of those packets have something in their first half. */
+static uint32_t count_packets(struct team *team, uint64_t at, uint32_t first, uint32_t n)
+{
+    struct member *m = &team->members[0];
+    const uint64_t *halves = (const uint64_t *)(const void *)m->image;
+    uint32_t n_there = 0;
+
+    at += (uint64_t)first * LLANE_PACKET_BYTES;
+    MUST(llane_gpu_memcpy_async(
+        m->image, team_slot(team, LLANE_SENTINEL, 0, 1) + team->slot_bytes[LLANE_SENTINEL] + at,
+        (size_t)n * LLANE_PACKET_BYTES, m->side_stream));
+    MUST(llane_gpu_stream_synchronize(m->side_stream));
+    for (uint32_t i = 0; i < n; i++)
+        n_there += halves[2 * i] != UINT64_MAX;
+    return n_there;
+}
+
+/* Rank 1 is played here. Of rank 0's two blocks the first gets its packets, the other one only halves. */
+static void check_block_ahead(int algorithm, uint32_t packets_a_thread)
+{
+    const uint32_t n_parts = algorithm == LLANE_TWO_SHOT ? 2 : 1;
+    const uint32_t n = packets_a_thread * LLANE_MIN_THREADS; /* a block's */
+    const struct launch how = {.type = LLANE_TYPE_F32,
+                               .algorithm = (enum llane_algorithm)algorithm,
+                               .packet = LLANE_SENTINEL,
+                               .op = LLANE_OP_SUM,
+                               .count = (uint64_t)2 * n * n_parts * LLANE_PACKET_BYTES / 4,
+                               .n_blocks = 2,
+                               .n_threads = LLANE_MIN_THREADS};
+    struct team *team = team_create(2, how.count * 4);
+    struct member *m = &team->members[0];
+    uint64_t at[2] = {0, team->slot_bytes[LLANE_SENTINEL] / 2};
+
+    MUST(llane_gpu_device_set(m->device));
+    MUST(llane_gpu_memset_async(m->arena, 0, how.count * 4, m->stream));
+    member_launch(m, m->stream, &how, m->arena, m->arena);
+    for (uint32_t k = 0; k < n_parts; k++) {
+        plant_packets(team, at[k], n, n, false);
+        plant_packets(team, at[k], 0, n, true);
+    }
+    for (uint32_t k = 0; k < n_parts; k++) {
+        while (count_packets(team, at[k], 0, n) != 0)
+            ; /* until the first block has re-armed its own */
+        assert_int_equal(count_packets(team, at[k], n, n), n);
+    }
+    for (uint32_t k = 0; k < n_parts; k++)
+        plant_packets(team, at[k], n, n, true);
+    MUST(llane_gpu_stream_synchronize(m->stream));
+    slot_check_armed(team, 1, member_fetch_slot(m, LLANE_SENTINEL, 1, 1),
+                     team->slot_bytes[LLANE_SENTINEL] / sizeof(uint32_t));
+    team_destroy(team);
+}
+
+static void sentinel__block_ends_before_another__rearms_its_own_packets(void **state)
+{
+    (void)state;
+    for (uint32_t packets_a_thread = 1; packets_a_thread <= 4; packets_a_thread *= 2) {
+        check_block_ahead(LLANE_ONE_SHOT, packets_a_thread);
+        check_block_ahead(LLANE_TWO_SHOT, packets_a_thread);
+    }
+}
+
 /* cases.md 16: ranks fall behind each other by more than an operation's time. */
 static void kernels__ranks_out_of_step__results_exact(void **state)
 {
@@ -376,6 +456,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(two_shot_sentinel__back_to_back__no_slot_reused_too_early),
         cmocka_unit_test(ring_ll__back_to_back__no_slot_reused_too_early),
         cmocka_unit_test(islands_ll__back_to_back__no_slot_reused_too_early),
+        cmocka_unit_test(sentinel__block_ends_before_another__rearms_its_own_packets),
         cmocka_unit_test(kernels__ranks_out_of_step__results_exact),
         cmocka_unit_test(kernels__stores_late_and_out_of_order__results_exact),
         cmocka_unit_test(kernels__counter_wraps_over_stale_packets__none_is_taken),
