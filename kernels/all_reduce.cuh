@@ -7,9 +7,9 @@
 
 #include "islands.cuh"
 #include "one_shot.cuh"
-#include "one_shot_single.cuh"
 #include "ring.cuh"
 #include "several.cuh"
+#include "single.cuh"
 
 template <class A, class S>
 LLANE_DEVICE void llane_visit_lane(const struct llane_all_reduce_args &args)
@@ -44,15 +44,13 @@ struct llane_as_is {
 template <class A, class S>
 LLANE_DEVICE void llane_visit_lane_plainly(const struct llane_all_reduce_args &args)
 {
-    if constexpr (A::HAS_SINGLE) {
-        if (!(args.flags & LLANE_FLAG_SLEEP) && S::n_packets(args) <= llane_grid_threads()) {
-            llane_visit_single<S>(args);
-            return;
-        }
-    }
-    if constexpr (A::HAS_SEVERAL) {
+    if constexpr (A::IS_PRIVATE) {
         const uint32_t n = A::template n_dealt<S>(args), n_threads = llane_grid_threads();
 
+        if (n <= n_threads && !(args.flags & LLANE_FLAG_SLEEP)) {
+            llane_visit_single<S, A::N_STEPS>(args);
+            return;
+        }
         if constexpr (S::N <= 4) { /* four packets of 8 ranks do not fit into the registers */
             if (n > 2 * n_threads) {
                 llane_visit_lane<struct llane_several<A, 4>, S>(args);

@@ -11,9 +11,9 @@
 #include "shared.cuh"
 
 template <bool HAS_SHARED> struct llane_one_shot_of {
-    /* Code of its own for LLANE_FLAG_PLAIN, and then for a packet a thread (one_shot_single.cuh) and for
+    /* Code of its own for LLANE_FLAG_PLAIN, and then for a packet a thread (single.cuh) and for
      * several (several.cuh). */
-    enum { HAS_PLAIN = 1, HAS_SINGLE = !HAS_SHARED, HAS_SEVERAL = !HAS_SHARED };
+    enum { HAS_PLAIN = 1, IS_PRIVATE = !HAS_SHARED, N_STEPS = 1 };
 
     /* Packets that are dealt out to the grid's threads. */
     template <class S> LLANE_DEVICE uint32_t n_dealt(const struct llane_all_reduce_args &args)

@@ -17,7 +17,7 @@
 #include "shared.cuh"
 
 template <bool HAS_SHARED> struct llane_two_shot_of {
-    enum { HAS_PLAIN = 1, HAS_SINGLE = 0, HAS_SEVERAL = !HAS_SHARED }; /* see llane_one_shot_of */
+    enum { HAS_PLAIN = 1, IS_PRIVATE = !HAS_SHARED, N_STEPS = 2 }; /* see llane_one_shot_of */
 
     struct plan {
         uint64_t contributions, results; /* offsets in a private slot */

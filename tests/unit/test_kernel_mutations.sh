@@ -31,12 +31,12 @@ NO_REARM | reuse:one_shot_sentinel__* reuse:two_shot_sentinel__* | packets | s/l
 REARM_WHOLE | reuse:one_shot_sentinel__* | one_shot | s/(rearm.*?|)(if \(r != args\.rank && !llane_is_shared<HAS_SHARED>\(args, r\))(\)\s*S::P::rearm)/$1$2 \&\& i < args.count \/ (S::W * S::T::LANES)$3/s
 REARM_SUMS_ONLY | reuse:two_shot_sentinel__* | two_shot | s/if \(i < length<S>\(plan, r\)\)/if (false)/
 EARLY_SUM | reuse:two_shot_ll__* reuse:two_shot_sentinel__* | combine | s/(address\(base \+ g\); \},\s*)others,/$1others & (others - 1),/
-SINGLE_NO_REARM | reuse:one_shot_sentinel__* | one_shot_single | s/P::rearm\(from\[s\] \+ generation\);/(void)s;/
-SINGLE_ONE_GENERATION | reuse:one_shot_ll__* reuse:one_shot_sentinel__* | one_shot_single | s/op & 1 \? args\.slot_bytes : 0/0/
-SINGLE_EARLY_SUM | reuse:one_shot_ll__* reuse:one_shot_sentinel__* reuse:one_shot__packet* | one_shot_single | s/is_here = is_here & P::is_here/is_here = P::is_here/
-SINGLE_CLEAN_OWN | reuse:kernels__stripe_goes_round* | one_shot_single | s/return packet < n_packets;/return false;/
-SINGLE_SPARE_ALL | reuse:kernels__stripe_goes_round* | one_shot_single | s/return packet < n_packets;/return true;/
-SINGLE_NO_LOOK | ends:kernels__aborted* | one_shot_single | s/if \(llane_poll_must_stop\(/if (!llane_poll_must_stop(/
+SINGLE_NO_REARM | reuse:one_shot_sentinel__* | single | s/P::rearm\(from\[s\] \+ generation\);/(void)s;/
+SINGLE_ONE_GENERATION | reuse:one_shot_ll__* reuse:one_shot_sentinel__* | single | s/op & 1 \? args\.slot_bytes : 0/0/
+SINGLE_EARLY_SUM | reuse:one_shot_ll__* reuse:one_shot_sentinel__* reuse:one_shot__packet* | single | s/is_here = is_here & P::is_here/is_here = P::is_here/
+SINGLE_CLEAN_OWN | reuse:kernels__stripe_goes_round* | single | s/return packet < n_packets;/return false;/
+SINGLE_SPARE_ALL | reuse:kernels__stripe_goes_round* | single | s/return packet < n_packets;/return true;/
+SINGLE_NO_LOOK | ends:kernels__aborted* | single | s/if \(llane_poll_must_stop\(/if (!llane_poll_must_stop(/
 SEVERAL_EARLY_SUM | results:kernels__several* | several | s/for \(int k = 1; k < K; k\+\+\)/for (int k = 2; k < K; k++)/
 SEVERAL_SHORT | results:kernels__several* | several | s/(push\(.*?)k \* LLANE_WARP < n_packets/$1(k + 1) * LLANE_WARP < n_packets/s
 SEVERAL_LONG | results:kernels__several* | several | s/(push\(.*?)k \* LLANE_WARP < n_packets/$1(k - 1) * LLANE_WARP < n_packets/s

@@ -61,7 +61,7 @@ static void one_shot_sentinel__back_to_back__no_slot_reused_too_early(void **sta
 }
 
 /* Where no thread has more than one packet, ranks whose buffers are aligned have code of their own
- * (one_shot_single.cuh), next to ranks that go the general way. */
+ * (single.cuh), next to ranks that go the general way. */
 static void one_shot__packet_a_thread__plain_and_other_ranks_agree(void **state)
 {
     static const int types[] = {LLANE_TYPE_F32, LLANE_TYPE_F16, LLANE_TYPE_BF16,
