@@ -47,7 +47,8 @@ LLANE_DEVICE void llane_visit_lane_plainly(const struct llane_all_reduce_args &a
     if constexpr (A::IS_PRIVATE) {
         const uint32_t n = A::template n_dealt<S>(args), n_threads = llane_grid_threads();
 
-        if (n <= n_threads && !(args.flags & LLANE_FLAG_SLEEP)) {
+        if (n <= n_threads && !(args.flags & LLANE_FLAG_SLEEP) &&
+            (A::N_STEPS == 1 || S::n_packets(args) <= LLANE_SINGLE_TWO_SHOT)) {
             llane_visit_single<S, A::N_STEPS>(args);
             return;
         }

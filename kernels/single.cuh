@@ -44,6 +44,10 @@ LLANE_DEVICE bool llane_gather_all(uint8_t *const *from, uint64_t at, uint32_t o
     return true;
 }
 
+/* Largest message of two-shot, in packets: beyond, the GPU's memory has enough to do without polls of what
+ * has already come. */
+enum { LLANE_SINGLE_TWO_SHOT = 16384 };
+
 /* All ranks' payloads in rank order; theirs: without the own one. */
 template <class S>
 LLANE_DEVICE typename S::payload llane_single_sum(uint32_t rank, const typename S::payload &mine,
@@ -123,8 +127,8 @@ LLANE_DEVICE void llane_visit_single(const struct llane_all_reduce_args &args)
                 }
                 S::store(args, own, result);
                 if constexpr (N_STEPS == 2) {
-                    visit.is_whole = llane_gather_all<P, N_PEERS>(from, generation + half, op,
-                                                                  &poll, theirs);
+                    visit.is_whole =
+                        llane_gather_all<P, N_PEERS>(from, generation + half, op, &poll, theirs);
                     if (visit.is_whole) {
                         LLANE_UNROLL
                         for (uint32_t s = 0; s < N_PEERS; s++)

@@ -33,9 +33,14 @@ REARM_SUMS_ONLY | reuse:two_shot_sentinel__* | two_shot | s/if \(i < length<S>\(
 EARLY_SUM | reuse:two_shot_ll__* reuse:two_shot_sentinel__* | combine | s/(address\(base \+ g\); \},\s*)others,/$1others & (others - 1),/
 SINGLE_NO_REARM | reuse:one_shot_sentinel__* | single | s/P::rearm\(from\[s\] \+ generation\);/(void)s;/
 SINGLE_ONE_GENERATION | reuse:one_shot_ll__* reuse:one_shot_sentinel__* | single | s/op & 1 \? args\.slot_bytes : 0/0/
-SINGLE_EARLY_SUM | reuse:one_shot_ll__* reuse:one_shot_sentinel__* reuse:one_shot__packet* | single | s/is_here = is_here & P::is_here/is_here = P::is_here/
-SINGLE_CLEAN_OWN | reuse:kernels__stripe_goes_round* | single | s/return packet < n_packets;/return false;/
-SINGLE_SPARE_ALL | reuse:kernels__stripe_goes_round* | single | s/return packet < n_packets;/return true;/
+SINGLE_EARLY_SUM | reuse:one_shot_ll__* reuse:one_shot_sentinel__* reuse:packet_a_thread* | single | s/is_here = is_here & P::is_here/is_here = P::is_here/
+SINGLE_CLEAN_OWN | reuse:kernels__stripe_goes_round* | single | s/return packet < n \|\|/return false ||/
+SINGLE_SPARE_ALL | reuse:kernels__stripe_goes_round* | single | s/return packet < n \|\|/return true ||/
+SINGLE_CLEAN_RESULTS | reuse:kernels__stripe_goes_round* | single | s/\(N_STEPS == 2 && packet - results < n\)/false/
+SINGLE_SPARE_RESULTS | reuse:kernels__stripe_goes_round* | single | s/packet - results < n\)/packet >= results)/
+SINGLE_REARM_INPUTS_ONLY | reuse:packet_a_thread* | single | s/P::rearm\(from\[s\] \+ generation \+ half\);/;/
+SINGLE_EARLY_RESULTS | reuse:packet_a_thread* | single | s/generation \+ half, op,(\s*&poll)/generation, op,$1/
+SINGLE_OTHER_SHARD | reuse:packet_a_thread* | single | s/llane_peer\(rank, s, S::N\) \* n/(rank + s) % S::N * n/
 SINGLE_NO_LOOK | ends:kernels__aborted* | single | s/if \(llane_poll_must_stop\(/if (!llane_poll_must_stop(/
 SEVERAL_EARLY_SUM | results:kernels__several* | several | s/for \(int k = 1; k < K; k\+\+\)/for (int k = 2; k < K; k++)/
 SEVERAL_SHORT | results:kernels__several* | several | s/(push\(.*?)k \* LLANE_WARP < n_packets/$1(k + 1) * LLANE_WARP < n_packets/s

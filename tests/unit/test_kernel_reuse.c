@@ -62,35 +62,42 @@ static void one_shot_sentinel__back_to_back__no_slot_reused_too_early(void **sta
 
 /* Where no thread has more than one packet, ranks whose buffers are aligned have code of their own
  * (single.cuh), next to ranks that go the general way. */
-static void one_shot__packet_a_thread__plain_and_other_ranks_agree(void **state)
+static void check_packet_a_thread(int algorithm, uint32_t n_ranks)
 {
     static const int types[] = {LLANE_TYPE_F32, LLANE_TYPE_F16, LLANE_TYPE_BF16,
                                 LLANE_TYPE_I32, LLANE_TYPE_F64, LLANE_TYPE_E4M3};
+    struct team *team = team_create(n_ranks, 4 << 10);
+    struct run *run = run_create(team, 1150 + n_ranks);
 
+    team_preset(team, UINT32_MAX - 70, UINT32_MAX - 50);
+    for (uint32_t k = 0; k < 288; k++) {
+        const int type = types[k / 2 % 6], is_two_shot = algorithm == LLANE_TWO_SHOT;
+        const uint64_t grain = LLANE_PACKET_BYTES / format_of(type)->bytes;
+        struct step *s;
+
+        if (!has_kernel(type, algorithm, k % 2))
+            continue;
+        /* As many packets as the smallest grid has threads, at most; every ninth has a tail. */
+        s = run_add(run, type, algorithm, k % 2, LLANE_OP_SUM,
+                    grain * (is_two_shot ? n_ranks : 1) *
+                            (1 + k * 7 % (k % 2 && !is_two_shot ? 64 : 32)) -
+                        (k % 9 == 8));
+        s->is_in_place = k % 3 == 1;
+        s->is_spiced = k % 5 == 0;
+        s->has_own_grids = k % 4 == 0;
+    }
+    run_all(run, false);
+    free(run);
+    team_check_slots(team, LLANE_SENTINEL, slot_check_armed);
+    team_destroy(team);
+}
+
+static void packet_a_thread__plain_and_other_ranks__agree(void **state)
+{
     (void)state;
     for (uint32_t n_ranks = 2; n_ranks <= 8; n_ranks *= 2) {
-        struct team *team = team_create(n_ranks, 4 << 10);
-        struct run *run = run_create(team, 1150 + n_ranks);
-
-        team_preset(team, UINT32_MAX - 70, UINT32_MAX - 50);
-        for (uint32_t k = 0; k < 288; k++) {
-            const int type = types[k / 2 % 6];
-            const uint64_t grain = LLANE_PACKET_BYTES / format_of(type)->bytes;
-            struct step *s;
-
-            if (!has_kernel(type, LLANE_ONE_SHOT, k % 2))
-                continue;
-            /* As many packets as the smallest grid has threads, at most; every ninth has a tail. */
-            s = run_add(run, type, LLANE_ONE_SHOT, k % 2, LLANE_OP_SUM,
-                        grain * (1 + k * 7 % (k % 2 ? 64 : 32)) - (k % 9 == 8));
-            s->is_in_place = k % 3 == 1;
-            s->is_spiced = k % 5 == 0;
-            s->has_own_grids = k % 4 == 0;
-        }
-        run_all(run, false);
-        free(run);
-        team_check_slots(team, LLANE_SENTINEL, slot_check_armed);
-        team_destroy(team);
+        check_packet_a_thread(LLANE_ONE_SHOT, n_ranks);
+        check_packet_a_thread(LLANE_TWO_SHOT, n_ranks);
     }
 }
 
@@ -451,7 +458,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(kernels__many_operations_back_to_back__no_slot_reused_too_early),
         cmocka_unit_test(one_shot_ll__back_to_back__no_slot_reused_too_early),
         cmocka_unit_test(one_shot_sentinel__back_to_back__no_slot_reused_too_early),
-        cmocka_unit_test(one_shot__packet_a_thread__plain_and_other_ranks_agree),
+        cmocka_unit_test(packet_a_thread__plain_and_other_ranks__agree),
         cmocka_unit_test(two_shot_ll__back_to_back__no_slot_reused_too_early),
         cmocka_unit_test(two_shot_sentinel__back_to_back__no_slot_reused_too_early),
         cmocka_unit_test(ring_ll__back_to_back__no_slot_reused_too_early),
