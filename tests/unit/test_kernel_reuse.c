@@ -349,32 +349,53 @@ static void kernels__counter_wraps_over_stale_packets__none_is_taken(void **stat
             check_stale(n_ranks, algorithm);
 }
 
-/* The last operation's packets are still there, n of them from the start of the slot's generation. */
-static void check_last_packets(struct team *team, uint32_t owner, uint32_t source, uint64_t n)
+/* The last operation's packets are still there, n of them from one on of the slot's generation. */
+static void check_last_packets(struct team *team, uint32_t owner, uint32_t source, uint64_t first,
+                               uint64_t n)
 {
     const uint32_t last = team->next_op[LLANE_LL] - 1;
     const uint32_t *words = member_fetch_slot(&team->members[owner], LLANE_LL, source, last % 2);
 
     for (uint64_t w = 1; w < n * 4; w += 2)
-        assert_int_equal(words[w], last);
+        assert_int_equal(words[first * 4 + w], last);
+}
+
+/* Packets in the shard of rank r. */
+static uint64_t shard_length(uint64_t n_packets, uint32_t n_ranks, uint32_t r)
+{
+    const uint64_t n_shard = divide_up(n_packets, n_ranks), first = r * n_shard;
+    const uint64_t left = first < n_packets ? n_packets - first : 0;
+
+    return left < n_shard ? left : n_shard;
 }
 
 static void check_last_operation(struct team *team, int algorithm, uint64_t n_packets)
 {
     const uint32_t n_ranks = team->n_ranks, n_lower = (n_ranks + 1) / 2;
 
-    for (uint32_t k = 0; k < n_ranks * n_ranks && algorithm == LLANE_ONE_SHOT; k++)
-        if (k / n_ranks != k % n_ranks)
-            check_last_packets(team, k / n_ranks, k % n_ranks, n_packets);
+    for (uint32_t k = 0; k < n_ranks * n_ranks; k++) {
+        const uint32_t owner = k / n_ranks, source = k % n_ranks;
+
+        if (owner == source)
+            continue;
+        if (algorithm == LLANE_ONE_SHOT)
+            check_last_packets(team, owner, source, 0, n_packets);
+        if (algorithm == LLANE_TWO_SHOT) {
+            check_last_packets(team, owner, source, 0, shard_length(n_packets, n_ranks, owner));
+            check_last_packets(team, owner, source,
+                               team->slot_bytes[LLANE_LL] / 2 / LLANE_PACKET_BYTES,
+                               shard_length(n_packets, n_ranks, source));
+        }
+    }
     /* The results of shard 0, which the other island's owner stored. */
     if (algorithm == LLANE_ISLANDS)
-        check_last_packets(team, 0, n_lower, divide_up(n_packets, n_ranks - n_lower));
+        check_last_packets(team, 0, n_lower, 0, divide_up(n_packets, n_ranks - n_lower));
 }
 
 /* The same operation each time that a stripe comes, for messages of all lengths: what it spares, it
  * has to have written. With a two-shot operation some shards are shorter than others. The last operation
- * zeroes a stripe too, and what it wrote stays. */
-static void check_no_old_flag(uint32_t n_ranks, int algorithm, uint64_t count)
+ * zeroes a stripe too, and what it wrote stays. n_ops: GOING_ROUND, or less, for that alone. */
+static void check_no_old_flag(uint32_t n_ranks, int algorithm, uint64_t count, uint32_t n_ops)
 {
     static const uint32_t old = 0x7fffffff, older = 0x7ffffffe;
     const uint32_t flags[] = {old, older};
@@ -385,7 +406,7 @@ static void check_no_old_flag(uint32_t n_ranks, int algorithm, uint64_t count)
     if (count > stale_max_count(n_ranks, algorithm))
         count = stale_max_count(n_ranks, algorithm);
     team_do(team, member_plant, (void *)&stale);
-    for (uint32_t k = 0; k < GOING_ROUND; k++) {
+    for (uint32_t k = 0; k < n_ops; k++) {
         struct step *s = run_add(run, LLANE_TYPE_F32, algorithm, LLANE_LL, LLANE_OP_SUM, count);
 
         /* Each stripe comes but once: who can has to go the way of single packets. */
@@ -393,7 +414,8 @@ static void check_no_old_flag(uint32_t n_ranks, int algorithm, uint64_t count)
         s->how.sleeps = false;
     }
     run_all(run, false);
-    team_check_slots(team, LLANE_LL, slot_check_flags);
+    if (n_ops == GOING_ROUND)
+        team_check_slots(team, LLANE_LL, slot_check_flags);
     check_last_operation(team, algorithm, divide_up(count * 4, LLANE_LL_PAYLOAD));
     free(run);
     team_destroy(team);
@@ -406,8 +428,11 @@ static void kernels__stripe_goes_round_under_one_operation__no_old_flag_is_left(
     (void)state;
     for (uint32_t n_ranks = 2; n_ranks <= 5; n_ranks += n_ranks - 1)
         for (int c = 0; c < 6; c++)
-            for (int algorithm = 0; algorithm < LLANE_N_ALGORITHMS; algorithm++)
-                check_no_old_flag(n_ranks, algorithm, counts[c]);
+            for (int algorithm = 0; algorithm < LLANE_N_ALGORITHMS; algorithm++) {
+                check_no_old_flag(n_ranks, algorithm, counts[c], GOING_ROUND);
+                /* The last operation's stripe is the other one then. */
+                check_no_old_flag(n_ranks, algorithm, counts[c], GOING_ROUND / 2);
+            }
 }
 
 /* cases.md 27 */
