@@ -52,15 +52,15 @@ report $? "demo: the same"
 unset NCCL_DEBUG NCCL_DEBUG_SUBSYS NCCL_DEBUG_FILE LLANE_STATS
 
 # Host memory: 8 B is one LL packet, 3000 B of float32 188 sentinel packets, whose lines are 192; both are
-# stored for each of two readers. 6000 B are 375, stored once, two-shot of 3000 B in shards of 63.
+# stored for each of two readers. 24000 B are 1500, stored once, two-shot of 3000 B in shards of 63.
 bench --ranks 3 --memory host --sizes 8:3000:375 --env LLANE_ALGO=one-shot &&
     grep -q '^lane: .* over host memory, ' "$out/stdout" &&
     grep -q '^host memory of rank 0: not placed: ' "$out/stdout" &&
     grep -q '^floor: .* through host memory' "$out/stdout" &&
     grep -qE '^ +8 .*0  lane: one-shot LL; over the link 32 out, 32 in$' "$out/stdout" &&
     grep -qE '^ +3000 .*0  lane: one-shot sentinel; over the link 12160 out, 6016 in$' "$out/stdout" &&
-    bench --ranks 3 --memory host --sizes 6000 --env LLANE_ALGO=one-shot &&
-    grep -qE '^ +6000 .*0  lane: one-shot sentinel; over the link 12000 out, 12000 in$' "$out/stdout"
+    bench --ranks 3 --memory host --sizes 24000 --env LLANE_ALGO=one-shot &&
+    grep -qE '^ +24000 .*0  lane: one-shot sentinel; over the link 48000 out, 48000 in$' "$out/stdout"
 report $? "--memory host: lane and floor over it, placement, what crosses the link"
 bench --ranks 3 --memory host --sizes 3000 --env LLANE_ALGO=two-shot --env LLANE_PACKET=sentinel \
     --json="$out/host.json" &&
