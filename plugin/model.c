@@ -3,23 +3,25 @@
 /*
  * Microseconds and bytes a microsecond. A step of the lane: hop + per_peer for each peer, and its
  * bytes. per_peer is what sending to and polling for one more peer costs; queue, what a whole
- * operation costs more for each peer and each rank on the link, whose polls wait for each other.
+ * operation costs more for each peer and each rank on the link, whose polls wait for each other;
+ * copied, for each peer alone, at most, where each reader has a copy of its own. late: what an
+ * operation costs more that is not launched early, having no room beside another one.
  */
 struct link {
-    double hop, per_peer, queue, bandwidth;
+    double launch, late, hop, per_peer, queue, copied, bandwidth;
     double nccl_fixed, nccl_hop, nccl_bandwidth;
 };
 static const struct link links[LLANE_N_MEMORIES] = {
-    [LLANE_MEMORY_ONE_GPU] = {0.38, 0.36, 0, 2e6, 2.7, 1.35, 72e3},
-    [LLANE_MEMORY_PEER] = {1.5, 0.5, 0, 22e3, 6.6, 1.0, 22e3},
-    [LLANE_MEMORY_HOST] = {1.8, 0, 0.3, 24e3, 6.6, 1.7, 22e3},
+    [LLANE_MEMORY_ONE_GPU] = {0.28, 0.25, 0.71, 0.245, 0, 0, 1.55e6, 2.7, 1.35, 72e3},
+    [LLANE_MEMORY_PEER] = {1, 0, 1.5, 0.5, 0, 0, 22e3, 6.6, 1, 22e3},
+    [LLANE_MEMORY_HOST] = {1, 0, 1.85, 0, 0.33, 0.4, 51e3, 4.6, 2.5, 25e3},
 };
 
-static const double LAUNCH = 1.0;
-static const double RE_ARM = 0.012; /* what a sentinel packet costs more than one of LL */
-/* A packet a thread, one-shot with sentinel packets: loads that wait for memory, and more of them for
- * each peer. LL has no loop that arms again; two-shot has loops for results too. */
-static const double TURN = 0.85, TURN_PER_PEER = 0.1, TURN_LL = 0.55, TURN_TWO_SHOT = 1.6;
+static const double TURN = 0.44;    /* a packet for each thread of a launch, in each step */
+static const double RE_ARM = 0.012; /* what a peer's sentinel packet costs more than one of LL */
+/* Of one GPU: bytes that operations send without leaving its cache; of what is more, the bandwidth
+ * that comes on top. */
+static const double CACHE = 8.3e6, BEYOND_CACHE = 2.4e6;
 static const double SIMPLE = 16;            /* what NCCL's Simple protocol costs more than its LL */
 static const double BETWEEN_SOCKETS = 22e3; /* peer memory across sockets, all ranks together */
 
@@ -54,36 +56,71 @@ static int has_far_peers(const struct llane_model_machine *m)
     return m->n_sockets > 1 && m->memory == LLANE_MEMORY_PEER;
 }
 
+static double payload_of(enum llane_packet packet)
+{
+    return packet == LLANE_LL ? LLANE_LL_PAYLOAD : LLANE_PACKET_BYTES;
+}
+
 /* Each thread takes one packet after another; a launch has only so many threads. */
-static double turns_us(const struct llane_model_machine *m, enum llane_algorithm algorithm,
+static double turns_of(const struct llane_model_machine *m, enum llane_algorithm algorithm,
                        enum llane_packet packet, uint64_t bytes)
 {
-    double payload = packet == LLANE_LL ? LLANE_LL_PAYLOAD : LLANE_PACKET_BYTES;
     double shards = algorithm == LLANE_TWO_SHOT ? m->n_ranks : 1;
     double threads = m->n_threads ? m->n_threads : (double)LLANE_MAX_BLOCKS * LLANE_MAX_THREADS;
-    double turn = (TURN + (m->n_ranks - 1) * TURN_PER_PEER) * (packet == LLANE_LL ? TURN_LL : 1) *
-                  (algorithm == LLANE_TWO_SHOT ? TURN_TWO_SHOT : 1);
-    return turn * (double)bytes / payload / shards / threads;
+    return (double)bytes / payload_of(packet) / shards / threads;
+}
+
+/* table.h: each reader has packets of its own. */
+static int is_copied(const struct llane_model_machine *m, enum llane_algorithm algorithm,
+                     enum llane_packet packet, uint64_t bytes)
+{
+    return m->memory == LLANE_MEMORY_HOST && algorithm == LLANE_ONE_SHOT && m->n_ranks > 2 &&
+           (double)bytes <= LLANE_COPIED_PACKETS * payload_of(packet);
+}
+
+/* What ranks store to their peers crosses a link, or stays in the one GPU's memory; in host
+ * memory both what a rank stores and what it reads cross its link. */
+static double transfer_us(const struct llane_model_machine *m, enum llane_algorithm algorithm,
+                          enum llane_packet packet, uint64_t bytes)
+{
+    const struct link *link = &links[m->memory];
+    double n = m->n_ranks;
+    double message = (double)bytes;
+    /* In one GPU's memory re-arming costs as much as LL's flags. */
+    if (m->memory != LLANE_MEMORY_ONE_GPU) {
+        message *= LLANE_PACKET_BYTES / payload_of(packet);
+    }
+    double to_a_peer = (algorithm == LLANE_TWO_SHOT ? 2 / n : 1) * message;
+    double sent = (n - 1) * to_a_peer * sharing(m);
+    if (m->memory == LLANE_MEMORY_HOST) {
+        sent += is_copied(m, algorithm, packet, bytes) ? sent : message * sharing(m);
+    }
+    double transfer = sent / (speed(m) * link->bandwidth);
+    if (m->memory == LLANE_MEMORY_ONE_GPU) {
+        transfer += larger(sent - CACHE, 0) / BEYOND_CACHE;
+    }
+    if (has_far_peers(m)) {
+        /* Each rank of one half sends to each of the other. */
+        transfer = larger(transfer, n / 2 * (n / 2) * to_a_peer / BETWEEN_SOCKETS);
+    }
+    return transfer;
 }
 
 double llane_model_lane_us(const struct llane_model_machine *m, enum llane_algorithm algorithm,
                            enum llane_packet packet, uint64_t bytes)
 {
     const struct link *link = &links[m->memory];
-    double n = m->n_ranks;
+    double peers = m->n_ranks - 1;
     double steps = algorithm == LLANE_TWO_SHOT ? 2 : 1;
-    double to_a_peer = (algorithm == LLANE_TWO_SHOT ? 2 / n : 1) * (double)bytes;
-    if (packet == LLANE_LL) {
-        to_a_peer *= LLANE_PACKET_BYTES / (double)LLANE_LL_PAYLOAD;
+    double turns = turns_of(m, algorithm, packet, bytes);
+    double queue = link->queue * sharing(m);
+    if (queue > link->copied && is_copied(m, algorithm, packet, bytes)) {
+        queue = link->copied;
     }
-    double transfer = (n - 1) * to_a_peer * sharing(m) / (speed(m) * link->bandwidth);
-    if (has_far_peers(m)) {
-        /* Each rank of one half sends to each of the other. */
-        transfer = larger(transfer, n / 2 * (n / 2) * to_a_peer / BETWEEN_SOCKETS);
-    }
-    return LAUNCH + steps * (link->hop + (n - 1) * link->per_peer) +
-           (n - 1) * link->queue * sharing(m) + transfer + turns_us(m, algorithm, packet, bytes) +
-           (packet == LLANE_SENTINEL ? RE_ARM : 0);
+    return link->launch + (turns > 0.5 ? link->late : 0) +
+           steps * (link->hop + peers * link->per_peer + turns * TURN) + peers * queue +
+           transfer_us(m, algorithm, packet, bytes) +
+           (packet == LLANE_SENTINEL ? peers * RE_ARM : 0);
 }
 
 /* The classic ring: 2(n-1) steps of an n-th; between sockets one of them crosses each way. */

@@ -22,7 +22,7 @@ struct measured {
     } at[8];
 };
 
-enum { MOST_PERCENT = 37, MOST_MEAN_PERCENT = 10 };
+enum { MOST_PERCENT = 36, MOST_MEAN_PERCENT = 9 };
 
 /* Threads of the widest launch: of 64 blocks, as many as fit beside the other ranks' on 132
  * multiprocessors; of 8 blocks. */
@@ -49,59 +49,50 @@ enum { WIDE_2 = 64 * 512, WIDE_4 = 33 * 512, WIDE_8 = 33 * 256, EIGHT_BLOCKS = 8
     }
 
 static const struct measured all[] = {
-    {ONE_GPU(2, WIDE_2), ONE_LL, SEVEN(1.79, 1.81, 1.85, 2.10, 2.25, 3.17, 5.95)},
-    {ONE_GPU(2, WIDE_2), ONE_SENTINEL, SEVEN(1.79, 1.83, 1.91, 1.92, 2.25, 3.04, 4.42)},
-    {ONE_GPU(2, WIDE_2), TWO_SENTINEL, SEVEN(2.31, 2.25, 2.30, 2.42, 2.83, 3.73, 4.91)},
-    {ONE_GPU(4, WIDE_4), ONE_LL, SEVEN(2.34, 2.35, 2.61, 2.81, 3.69, 5.68, 18.64)},
-    {ONE_GPU(4, WIDE_4), ONE_SENTINEL, SEVEN(2.36, 2.38, 2.48, 2.84, 3.79, 4.56, 11.14)},
-    {ONE_GPU(4, WIDE_4), TWO_SENTINEL, SEVEN(3.54, 3.56, 3.62, 3.78, 5.02, 5.69, 8.91)},
-    {ONE_GPU(8, WIDE_8), ONE_LL, SEVEN(3.72, 3.82, 4.18, 4.83, 6.73, 20.51, 95.92)},
-    {ONE_GPU(8, WIDE_8), ONE_SENTINEL, SEVEN(3.56, 3.62, 3.80, 4.38, 5.73, 12.96, 55.91)},
-    {ONE_GPU(8, WIDE_8), TWO_SENTINEL, SEVEN(6.38, 6.32, 6.30, 6.92, 7.70, 8.84, 21.03)},
+    {ONE_GPU(2, WIDE_2), ONE_LL, SEVEN(1.18, 1.20, 1.27, 1.47, 1.60, 3.06, 4.66)},
+    {ONE_GPU(2, WIDE_2), ONE_SENTINEL, SEVEN(1.20, 1.22, 1.30, 1.46, 1.60, 2.12, 3.81)},
+    {ONE_GPU(2, WIDE_2), TWO_SENTINEL, SEVEN(1.87, 1.84, 1.97, 2.29, 2.57, 3.22, 4.64)},
+    {ONE_GPU(4, WIDE_4), ONE_LL, SEVEN(1.65, 1.67, 1.85, 1.99, 2.70, 5.65, 17.85)},
+    {ONE_GPU(4, WIDE_4), ONE_SENTINEL, SEVEN(1.70, 1.76, 1.90, 2.03, 2.54, 4.55, 11.68)},
+    {ONE_GPU(4, WIDE_4), TWO_SENTINEL, SEVEN(3.11, 3.12, 3.40, 3.50, 3.95, 4.62, 8.15)},
+    {ONE_GPU(8, WIDE_8), ONE_LL, SEVEN(2.62, 2.65, 2.77, 3.39, 7.22, 18.31, 70.98)},
+    {ONE_GPU(8, WIDE_8), ONE_SENTINEL, SEVEN(2.61, 2.72, 3.01, 3.32, 5.15, 12.53, 56.67)},
+    {ONE_GPU(8, WIDE_8), TWO_SENTINEL, SEVEN(5.10, 5.09, 5.06, 5.86, 6.35, 7.86, 19.23)},
     {ONE_GPU(2, WIDE_2), 0, 0, SEVEN(5.22, 5.20, 5.34, 6.11, 6.53, 11.71, 29.28)},
     {ONE_GPU(4, WIDE_4), 0, 0, SEVEN(10.71, 10.53, 10.73, 11.96, 14.36, 18.22, 38.21)},
     {ONE_GPU(8, WIDE_8), 0, 0, SEVEN(19.00, 18.93, 18.83, 20.93, 25.82, 26.64, 51.97)},
-    /* Of 8 blocks; where the lane's choice or a forced one was measured. */
-    {ONE_GPU(2, EIGHT_BLOCKS), ONE_LL, {{256, 1.78}, {1 << 10, 1.79}, {4 << 10, 1.82}}},
-    {ONE_GPU(2, EIGHT_BLOCKS),
-     ONE_SENTINEL,
-     {{16 << 10, 1.95}, {64 << 10, 2.37}, {256 << 10, 5.96}, {1 << 20, 22.45}}},
-    {ONE_GPU(2, EIGHT_BLOCKS), TWO_SENTINEL, {{256 << 10, 5.28}}},
-    {ONE_GPU(4, EIGHT_BLOCKS), ONE_LL, {{256, 2.26}, {1 << 10, 2.33}}},
-    {ONE_GPU(4, EIGHT_BLOCKS),
-     ONE_SENTINEL,
-     {{4 << 10, 2.54}, {16 << 10, 2.91}, {64 << 10, 3.80}, {256 << 10, 8.55}}},
-    {ONE_GPU(4, EIGHT_BLOCKS), TWO_LL, {{256, 3.17}, {1 << 10, 3.14}}},
-    {ONE_GPU(4, EIGHT_BLOCKS),
-     TWO_SENTINEL,
-     {{4 << 10, 3.50}, {16 << 10, 3.65}, {64 << 10, 4.95}, {256 << 10, 5.86}, {1 << 20, 17.02}}},
-    {ONE_GPU(8, EIGHT_BLOCKS), ONE_LL, {{256, 3.47}}},
-    {ONE_GPU(8, EIGHT_BLOCKS),
-     ONE_SENTINEL,
-     {{1 << 10, 3.57}, {4 << 10, 3.94}, {16 << 10, 4.40}, {64 << 10, 5.82}}},
-    {ONE_GPU(8, EIGHT_BLOCKS), TWO_SENTINEL, {{256 << 10, 8.66}, {1 << 20, 24.23}}},
+    {ONE_GPU(2, EIGHT_BLOCKS), ONE_LL, SEVEN(1.21, 1.23, 1.29, 1.49, 2.00, 4.15, 13.54)},
+    {ONE_GPU(2, EIGHT_BLOCKS), ONE_SENTINEL, SEVEN(1.19, 1.21, 1.30, 1.47, 1.78, 3.72, 10.70)},
+    {ONE_GPU(2, EIGHT_BLOCKS), TWO_SENTINEL, SEVEN(1.87, 1.83, 1.96, 2.28, 2.62, 4.37, 10.64)},
+    {ONE_GPU(4, EIGHT_BLOCKS), ONE_LL, SEVEN(1.69, 1.70, 1.85, 2.03, 3.20, 7.47, 27.24)},
+    {ONE_GPU(4, EIGHT_BLOCKS), ONE_SENTINEL, SEVEN(1.69, 1.75, 1.90, 2.06, 2.96, 6.89, 21.80)},
+    {ONE_GPU(4, EIGHT_BLOCKS), TWO_SENTINEL, SEVEN(3.09, 3.11, 3.36, 3.54, 4.02, 5.50, 14.97)},
+    {ONE_GPU(8, EIGHT_BLOCKS), ONE_LL, SEVEN(2.60, 2.63, 2.76, 3.26, 5.64, 16.99, 76.35)},
+    {ONE_GPU(8, EIGHT_BLOCKS), ONE_SENTINEL, SEVEN(2.64, 2.69, 2.95, 3.32, 5.33, 15.64, 82.58)},
+    {ONE_GPU(8, EIGHT_BLOCKS), TWO_SENTINEL, SEVEN(5.06, 5.07, 5.06, 5.92, 6.35, 7.83, 21.45)},
     {ONE_GPU(2, EIGHT_BLOCKS), 0, 0, SEVEN(5.32, 5.32, 5.55, 6.30, 6.50, 11.52, 29.05)},
     {ONE_GPU(4, EIGHT_BLOCKS), 0, 0, SEVEN(10.64, 10.53, 10.68, 11.84, 13.98, 18.75, 38.43)},
     {ONE_GPU(8, EIGHT_BLOCKS), 0, 0, SEVEN(18.84, 18.79, 18.67, 21.23, 25.11, 26.38, 50.72)},
     {HOST(2, 1, 0), ONE_SENTINEL, SEVEN(3.1, 3.3, 3.5, 4.4, 6.5, 14.6, 53)},
     {HOST(2, 1, 0), 0, 0, SEVEN(10.0, 9.9, 10.1, 11.1, 15.3, 35, 63)},
-    {HOST(2, 2, EIGHT_BLOCKS), ONE_SENTINEL, SEVEN(3.16, 3.36, 3.54, 4.42, 9.11, 30.08, 118.3)},
-    {HOST(4, 4, EIGHT_BLOCKS), ONE_SENTINEL, {{256, 7.49}, {1 << 10, 7.59}, {4 << 10, 9.13}}},
-    {HOST(4, 4, EIGHT_BLOCKS),
-     TWO_SENTINEL,
-     {{16 << 10, 12.87}, {64 << 10, 25.81}, {256 << 10, 76.15}, {1 << 20, 247.2}}},
-    {HOST(8, 8, EIGHT_BLOCKS), ONE_SENTINEL, {{256, 22.67}, {1 << 10, 23.59}, {4 << 10, 30.24}}},
+    {HOST(2, 2, EIGHT_BLOCKS), ONE_SENTINEL, SEVEN(3.02, 3.17, 3.38, 4.59, 8.76, 24.21, 92.47)},
+    {HOST(2, 2, EIGHT_BLOCKS), TWO_SENTINEL, SEVEN(5.02, 5.09, 5.33, 6.43, 9.42, 24.62, 90.57)},
+    {HOST(2, 2, EIGHT_BLOCKS), 0, 0, SEVEN(8.93, 9.12, 9.76, 11.35, 15.96, 39.35, 134)},
+    {HOST(4, 4, EIGHT_BLOCKS), ONE_SENTINEL, SEVEN(4.95, 5.02, 5.88, 10.63, 28.60, 84.03, 345.7)},
+    {HOST(4, 4, EIGHT_BLOCKS), TWO_SENTINEL, SEVEN(9.52, 9.75, 10.80, 14.00, 22.68, 65.61, 195.7)},
+    {HOST(4, 4, EIGHT_BLOCKS), 0, 0, SEVEN(21.52, 21.93, 22.45, 25.95, 38.11, 92.72, 337)},
+    {HOST(8, 8, EIGHT_BLOCKS), ONE_SENTINEL, SEVEN(7.00, 7.59, 14.79, 48.19, 129.1, 371.6, 1347)},
+    {HOST(8, 8, EIGHT_BLOCKS), TWO_SENTINEL,
+     SEVEN(20.88, 19.68, 21.45, 26.28, 47.64, 148.4, 486.3)},
     {HOST(8, 8, EIGHT_BLOCKS),
-     TWO_SENTINEL,
-     {{16 << 10, 26.42}, {64 << 10, 56.64}, {256 << 10, 176.8}, {1 << 20, 595.3}}},
-    {HOST(2, 2, EIGHT_BLOCKS),
      0,
      0,
-     {{1 << 10, 9.1}, {16 << 10, 11.4}, {64 << 10, 16.1}, {256 << 10, 38.9}, {1 << 20, 134}}},
-    {HOST(4, 4, EIGHT_BLOCKS),
-     0,
-     0,
-     {{1 << 10, 21.9}, {16 << 10, 26.1}, {64 << 10, 37.2}, {256 << 10, 92.9}, {1 << 20, 337}}},
+     {{256, 41.53},
+      {1 << 10, 41.81},
+      {4 << 10, 43.02},
+      {16 << 10, 50.07},
+      {64 << 10, 73.14},
+      {256 << 10, 223}}},
 };
 
 static double modelled(const struct measured *m, uint64_t bytes)
@@ -129,7 +120,7 @@ static void model__what_was_measured__is_near(void **state)
             sum += off;
         }
     }
-    assert_int_equal(n, 178);
+    assert_int_equal(n, 244);
     assert_true(sum / n < 1 + MOST_MEAN_PERCENT / 100.0);
 }
 
@@ -188,10 +179,7 @@ static void assert_are_the_best(struct llane_model_machine machine)
     for (uint64_t bytes = 256; bytes <= 1 << 20; bytes *= 4) {
         struct llane_plan plan = llane_route_plan(&limits, bytes / 4, ncclFloat32, ncclSum);
         double us = measured_us(machine, 1 + plan.algorithm, 1 + plan.packet, bytes);
-        /* Two-shot, which nobody tried there. */
-        int is_unknown = machine.n_threads == EIGHT_BLOCKS && machine.n_ranks == 2 &&
-                         bytes == 1 << 20 && plan.algorithm == LLANE_TWO_SHOT;
-        if (!is_unknown && !(us > 0 && us <= 1.07 * best_measured_us(machine, bytes))) {
+        if (!(us > 0 && us <= 1.07 * best_measured_us(machine, bytes))) {
             fail_msg("%u ranks, %u threads, %llu bytes: %s, measured %.2f, best %.2f",
                      machine.n_ranks, machine.n_threads, (unsigned long long)bytes,
                      llane_plan_text(&plan), us, best_measured_us(machine, bytes));
@@ -210,28 +198,8 @@ static void defaults__where_measured__are_the_best_kernel_or_as_good(void **stat
         assert_are_the_best(machine);
         machine.n_threads = EIGHT_BLOCKS;
         assert_are_the_best(machine);
-    }
-}
-
-/* One-shot and two-shot were measured at no size both, but two-shot at 16 KiB took less than one-shot
- * at 4 KiB with 8 ranks. NCCL's figures over host memory are all above the lane's. */
-static void defaults__host_memory__one_shot_for_small_and_the_lane_for_all(void **state)
-{
-    (void)state;
-    for (uint32_t n = 2; n <= 8; n *= 2) {
-        struct llane_model_machine machine = HOST(n, n, EIGHT_BLOCKS);
-        struct llane_route_limits limits = limits_of(machine, 1 << 20);
-        uint64_t last_one_shot = n == 2 ? 256 << 10 : n == 4 ? 4 << 10 : 256;
-        for (uint64_t bytes = 256; bytes <= 1 << 20; bytes *= 4) {
-            struct llane_plan plan = llane_route_plan(&limits, bytes / 4, ncclFloat32, ncclSum);
-            if (bytes <= last_one_shot) {
-                assert_int_equal(plan.algorithm, LLANE_ONE_SHOT);
-            } else if (n > 2 && bytes > 1 << 10) {
-                assert_int_equal(plan.algorithm, LLANE_TWO_SHOT);
-            }
-            assert_int_equal(llane_route_choose(&limits, bytes / 4, ncclFloat32, ncclSum),
-                             LLANE_ROUTE_LANE);
-        }
+        machine.memory = LLANE_MEMORY_HOST;
+        assert_are_the_best(machine);
     }
 }
 
@@ -395,7 +363,6 @@ int main(int argc, char **argv)
         cmocka_unit_test(model__what_was_measured__is_near),
         cmocka_unit_test(model__more_bytes__take_no_less_time),
         cmocka_unit_test(defaults__where_measured__are_the_best_kernel_or_as_good),
-        cmocka_unit_test(defaults__host_memory__one_shot_for_small_and_the_lane_for_all),
         cmocka_unit_test(model__fewer_threads__take_longer),
         cmocka_unit_test(defaults__large_messages_between_sockets__are_nccls),
         cmocka_unit_test(defaults__large_integers__go_to_nccl_before_floats),
