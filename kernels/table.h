@@ -103,8 +103,8 @@ enum llane_type {
 };
 
 /*
- * PLAIN: in and out are aligned to LLANE_PACKET_BYTES, and the message is a whole number of them, for
- *   two-shot of n_ranks of them: the fast path of the common types.
+ * PLAIN: in and out are aligned to a packet's payload, 8 or 16 bytes, and the message is a whole number
+ *   of them, for two-shot of n_ranks of them: the fast path of the common types.
  * SLEEP: threads sleep between two rounds of a poll loop, longer each time.
  * EARLY: what is launched early behind this kernel in its graph is the lane's next kernel alone, which
  *   has room beside it: it may come as soon as this one runs, and waits there for this one's end.

@@ -11,8 +11,9 @@ static int is_plain(const struct llane_operation *o, const struct llane_plan *pl
                     uint32_t n_ranks)
 {
     uint64_t bytes = o->count * llane_route_type_bytes(o->datatype);
-    uint64_t grain = LLANE_PACKET_BYTES * (plan->algorithm == LLANE_TWO_SHOT ? n_ranks : 1ull);
-    return (((uintptr_t)o->in | (uintptr_t)o->out) % LLANE_PACKET_BYTES) == 0 && bytes % grain == 0;
+    uint64_t payload = llane_route_payload_bytes(plan->packet);
+    uint64_t grain = payload * (plan->algorithm == LLANE_TWO_SHOT ? n_ranks : 1);
+    return ((uintptr_t)o->in | (uintptr_t)o->out) % payload == 0 && bytes % grain == 0;
 }
 
 /* For those who watch; a replay's operations are not counted. Relaxed: the numbers alone matter. */

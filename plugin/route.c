@@ -80,7 +80,7 @@ enum llane_route llane_route_choose(const struct llane_route_limits *limits, siz
                : LLANE_ROUTE_LANE;
 }
 
-static uint64_t payload_bytes(enum llane_packet packet)
+uint64_t llane_route_payload_bytes(enum llane_packet packet)
 {
     return packet == LLANE_LL ? LLANE_LL_PAYLOAD : LLANE_PACKET_BYTES;
 }
@@ -233,7 +233,7 @@ static uint32_t threads_by_size(const struct llane_route_limits *limits, uint64_
 static void choose_width(const struct llane_route_limits *limits, uint64_t bytes,
                          const struct llane_tuning_choice *choice, struct llane_plan *plan)
 {
-    uint64_t packets = divide_up(bytes, payload_bytes(plan->packet));
+    uint64_t packets = divide_up(bytes, llane_route_payload_bytes(plan->packet));
     packets = divide_up(packets, n_shards(plan->algorithm, limits->n_ranks));
     plan->n_threads = limits->n_threads   ? limits->n_threads
                       : choice->n_threads ? choice->n_threads
@@ -441,10 +441,11 @@ uint64_t llane_route_slot_bytes(const struct llane_route_limits *limits, enum ll
     if (limits->algorithm == 1 + LLANE_ONE_SHOT || one_shot > max) {
         one_shot = max;
     }
-    uint64_t message = divide_up(one_shot, payload_bytes(packet));
-    uint64_t shards = 2 * divide_up(divide_up(max, payload_bytes(packet)), limits->n_ranks);
+    uint64_t message = divide_up(one_shot, llane_route_payload_bytes(packet));
+    uint64_t shards =
+        2 * divide_up(divide_up(max, llane_route_payload_bytes(packet)), limits->n_ranks);
     uint64_t packets = message > shards ? message : shards;
-    uint64_t named = named_packets(limits, divide_up(max, payload_bytes(packet)));
+    uint64_t named = named_packets(limits, divide_up(max, llane_route_payload_bytes(packet)));
     packets = named > packets ? named : packets;
     uint64_t grain = 2ull * LLANE_STRIPE_BYTES;
     return divide_up(packets * LLANE_PACKET_BYTES, grain) * grain;
@@ -454,6 +455,7 @@ uint64_t llane_route_slot_bytes(const struct llane_route_limits *limits, enum ll
 uint64_t llane_route_shared_slot_bytes(const struct llane_route_limits *limits,
                                        enum llane_packet packet)
 {
-    uint64_t packets = divide_up(limits->max_bytes, payload_bytes(packet)) + limits->n_ranks;
+    uint64_t packets =
+        divide_up(limits->max_bytes, llane_route_payload_bytes(packet)) + limits->n_ranks;
     return divide_up(packets * LLANE_PACKET_BYTES, LLANE_STRIPE_BYTES) * LLANE_STRIPE_BYTES;
 }

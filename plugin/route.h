@@ -108,6 +108,8 @@ int llane_route_candidates(const struct llane_route_limits *limits, uint32_t buc
                            uint32_t usable_out[LLANE_TUNING_CLASSES],
                            int default_out[LLANE_TUNING_CLASSES]);
 
+/* Of the message, in a packet. */
+uint64_t llane_route_payload_bytes(enum llane_packet packet);
 /* 1 if every entry names kernels that exist and messages that fit their slots: for tables read. */
 int llane_route_can_use(const struct llane_route_limits *limits, const struct llane_tuning *tuning);
 

@@ -328,10 +328,10 @@ struct launch {
 static inline uint32_t launch_flags(const struct launch *how, uint64_t bytes, uint32_t n_ranks,
                                     const uint8_t *in, const uint8_t *out)
 {
-    const uint64_t grain = LLANE_PACKET_BYTES * (how->algorithm == LLANE_TWO_SHOT ? n_ranks : 1);
+    const uint64_t payload = how->packet == LLANE_LL ? 8 : 16;
+    const uint64_t grain = payload * (how->algorithm == LLANE_TWO_SHOT ? n_ranks : 1);
 
-    return (uintptr_t)in % LLANE_PACKET_BYTES == 0 && (uintptr_t)out % LLANE_PACKET_BYTES == 0 &&
-                   bytes % grain == 0
+    return (uintptr_t)in % payload == 0 && (uintptr_t)out % payload == 0 && bytes % grain == 0
                ? LLANE_FLAG_PLAIN
                : 0;
 }
