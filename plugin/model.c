@@ -5,23 +5,24 @@
  * bytes. per_peer is what sending to and polling for one more peer costs; queue, what a whole
  * operation costs more for each peer and each rank on the link, whose polls wait for each other;
  * copied, for each peer alone, at most, where each reader has a copy of its own. late: what an
- * operation costs more that is not launched early, having no room beside another one.
+ * operation costs more that is not launched early, having no room beside another one. second:
+ * hop and per_peer of two-shot's second step, as a share of the first one's.
  */
 struct link {
-    double launch, late, hop, per_peer, queue, copied, bandwidth;
+    double launch, late, hop, per_peer, second, queue, copied, bandwidth;
     double nccl_fixed, nccl_hop, nccl_bandwidth;
 };
 static const struct link links[LLANE_N_MEMORIES] = {
-    [LLANE_MEMORY_ONE_GPU] = {0.28, 0.25, 0.71, 0.245, 0, 0, 1.55e6, 2.7, 1.35, 72e3},
-    [LLANE_MEMORY_PEER] = {1, 0, 1.5, 0.5, 0, 0, 22e3, 6.6, 1, 22e3},
-    [LLANE_MEMORY_HOST] = {1, 0, 1.85, 0, 0.33, 0.4, 51e3, 4.6, 2.5, 25e3},
+    [LLANE_MEMORY_ONE_GPU] = {0.28, 0.25, 0.71, 0.225, 0.65, 0, 0, 1.25e6, 2.7, 1.35, 72e3},
+    [LLANE_MEMORY_PEER] = {1, 0, 1.5, 0.5, 1, 0, 0, 22e3, 6.6, 1, 22e3},
+    [LLANE_MEMORY_HOST] = {1, 0, 1.85, 0, 1, 0.33, 0.4, 51e3, 4.6, 2.5, 25e3},
 };
 
 static const double TURN = 0.44;    /* a packet for each thread of a launch, in each step */
 static const double RE_ARM = 0.012; /* what a peer's sentinel packet costs more than one of LL */
 /* Of one GPU: bytes that operations send without leaving its cache; of what is more, the bandwidth
  * that comes on top. */
-static const double CACHE = 8.3e6, BEYOND_CACHE = 2.4e6;
+static const double CACHE = 8.3e6, BEYOND_CACHE = 4.4e6;
 static const double SIMPLE = 16;            /* what NCCL's Simple protocol costs more than its LL */
 static const double BETWEEN_SOCKETS = 22e3; /* peer memory across sockets, all ranks together */
 
@@ -111,14 +112,15 @@ double llane_model_lane_us(const struct llane_model_machine *m, enum llane_algor
 {
     const struct link *link = &links[m->memory];
     double peers = m->n_ranks - 1;
-    double steps = algorithm == LLANE_TWO_SHOT ? 2 : 1;
+    int is_two = algorithm == LLANE_TWO_SHOT;
     double turns = turns_of(m, algorithm, packet, bytes);
     double queue = link->queue * sharing(m);
     if (queue > link->copied && is_copied(m, algorithm, packet, bytes)) {
         queue = link->copied;
     }
     return link->launch + (turns > 0.5 ? link->late : 0) +
-           steps * (link->hop + peers * link->per_peer + turns * TURN) + peers * queue +
+           (is_two ? 1 + link->second : 1) * (link->hop + peers * link->per_peer) +
+           (is_two ? 2 : 1) * turns * TURN + peers * queue +
            transfer_us(m, algorithm, packet, bytes) +
            (packet == LLANE_SENTINEL ? peers * RE_ARM : 0);
 }
