@@ -31,8 +31,8 @@ struct llane_route_limits {
     uint32_t memory_mode;         /* enum llane_memory_mode */
 
     uint32_t n_ranks, max_blocks;
-    uint32_t
-        fit[LLANE_N_WIDTHS]; /* blocks of each width that fit beside the other ranks' on a GPU */
+    /* Blocks of each width that fit beside the other ranks' on a GPU: of all launches at once. */
+    uint32_t fit[LLANE_N_WIDTHS];
     uint32_t has_host_pairs; /* some ranks reach each other through host memory alone */
     uint32_t has_float8; /* every rank's GPU is of compute capability 9.0 or later, as NCCL asks */
 
