@@ -120,6 +120,13 @@ static int has_room(const struct llane_route_limits *limits, enum llane_algorith
            bytes <= one_shot_room(limits->n_ranks, packet);
 }
 
+uint32_t llane_route_fit(uint32_t n_sms, uint32_t blocks_per_sm, uint32_t n_sharing)
+{
+    uint64_t fit = (uint64_t)n_sms * blocks_per_sm / n_sharing;
+    uint64_t most = n_sharing == 1 ? LLANE_MAX_BLOCKS : UINT32_MAX;
+    return (uint32_t)(fit < most ? fit : most);
+}
+
 /* Blocks of n_threads that may run at once. */
 static uint32_t most_blocks(const struct llane_route_limits *limits, uint32_t n_threads)
 {

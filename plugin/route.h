@@ -108,6 +108,12 @@ int llane_route_candidates(const struct llane_route_limits *limits, uint32_t buc
                            uint32_t usable_out[LLANE_TUNING_CLASSES],
                            int default_out[LLANE_TUNING_CLASSES]);
 
+/*
+ * Blocks that all of a lane's launches on one GPU may have there at once, beside those of the other ranks.
+ * A GPU that a rank has alone holds other communicators' lanes beside this one, whose ranks may be served
+ * in another order on each GPU: two launches, the second one early, take no more than one may.
+ */
+uint32_t llane_route_fit(uint32_t n_sms, uint32_t blocks_per_sm, uint32_t n_sharing);
 /* Of the message, in a packet. */
 uint64_t llane_route_payload_bytes(enum llane_packet packet);
 /* 1 if every entry names kernels that exist and messages that fit their slots: for tables read. */

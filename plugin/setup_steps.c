@@ -342,9 +342,7 @@ uint32_t llane_setup_ranks_on_gpu_of(const struct llane_setup *s, int rank)
 
 /*
  * The widest launch: blocks of all ranks that share a GPU have to be on it at once, since they wait
- * for each other. A GPU that a rank has alone holds other communicators' lanes beside this one, whose
- * ranks may be served in another order on each GPU: there two launches, the second one early, are to
- * take no more multiprocessors than one may. From exchanged numbers alone, so equal on all ranks.
+ * for each other. From exchanged numbers alone, so equal on all ranks.
  */
 static enum llane_inactive_reason agree_on_width(struct llane_setup *s)
 {
@@ -356,11 +354,9 @@ static enum llane_inactive_reason agree_on_width(struct llane_setup *s)
     for (int r = 0; r < s->comm->n_ranks; r++) {
         uint32_t sms = s->identity[r].gpu.n_sms > 0 ? (uint32_t)s->identity[r].gpu.n_sms : 0;
         uint32_t n_sharing = llane_setup_ranks_on_gpu_of(s, r);
-        uint64_t most = n_sharing == 1 ? LLANE_MAX_BLOCKS : UINT32_MAX;
         for (int w = 0; w < LLANE_N_WIDTHS; w++) {
-            uint64_t fit = (uint64_t)sms * s->resources[r].blocks_per_sm[w] / n_sharing;
-            fit = fit < most ? fit : most;
-            limits->fit[w] = fit < limits->fit[w] ? (uint32_t)fit : limits->fit[w];
+            uint32_t fit = llane_route_fit(sms, s->resources[r].blocks_per_sm[w], n_sharing);
+            limits->fit[w] = fit < limits->fit[w] ? fit : limits->fit[w];
         }
         uint32_t ctas =
             s->identity[r].max_ctas > 0 ? (uint32_t)s->identity[r].max_ctas : LLANE_MAX_BLOCKS;

@@ -87,8 +87,8 @@ static void choose_limits(const struct bench_rank *r)
                 bench_check_gpu(
                     r, llane_gpu_kernel_load(kernel, (uint32_t)LLANE_MIN_THREADS << w, &blocks),
                     "kernel");
-                limits->fit[w] = at_most(
-                    (uint64_t)blocks * (uint64_t)gpu.n_sms / limits->ranks_per_gpu, limits->fit[w]);
+                uint32_t fit = llane_route_fit((uint32_t)gpu.n_sms, blocks, limits->ranks_per_gpu);
+                limits->fit[w] = at_most(fit, limits->fit[w]);
             }
         }
     }

@@ -9,8 +9,8 @@
 
 #include "plugin/setup_steps.c"
 
-/* Ranks on GPUs of 132 multiprocessors, each with room for 8, 4, 2 and 1 blocks; gpu[r]: rank r's. */
-static struct llane_route_limits agreed(int n_ranks, const char *gpu)
+/* Ranks on GPUs of n_sms multiprocessors, each with room for 8, 4, 2 and 1 blocks; gpu[r]: rank r's. */
+static struct llane_route_limits agreed(int n_ranks, const char *gpu, int32_t n_sms)
 {
     static struct llane_setup s;
     static struct llane_comm comm;
@@ -22,7 +22,7 @@ static struct llane_route_limits agreed(int n_ranks, const char *gpu)
     s.lane = &lane;
     for (int r = 0; r < n_ranks; r++) {
         s.identity[r].gpu.uuid[0] = (uint8_t)gpu[r];
-        s.identity[r].gpu.n_sms = 132;
+        s.identity[r].gpu.n_sms = n_sms;
         for (int w = 0; w < LLANE_N_WIDTHS; w++) {
             s.resources[r].blocks_per_sm[w] = 8u >> w;
         }
@@ -35,7 +35,7 @@ static void width__ranks_share_a_gpu__all_that_fits_beside_the_others(void **sta
 {
     static const uint32_t want[LLANE_N_WIDTHS] = {132 * 8 / 2, 132 * 4 / 2, 132, 66};
     (void)state;
-    const struct llane_route_limits limits = agreed(4, "aabb");
+    const struct llane_route_limits limits = agreed(4, "aabb", 132);
     assert_memory_equal(limits.fit, want, sizeof want);
     assert_int_equal(limits.max_blocks, LLANE_MAX_BLOCKS);
 }
@@ -44,13 +44,17 @@ static void width__ranks_share_a_gpu__all_that_fits_beside_the_others(void **sta
 static void width__a_rank_alone_on_its_gpu__leaves_room_for_another_lane(void **state)
 {
     (void)state;
-    const char *gpus[] = {"ab", "aab"};
+    static const char *const gpus[] = {"ab", "aab"};
+    static const uint32_t small[LLANE_N_WIDTHS] = {64, 64, 40, 20};
+    struct llane_route_limits limits;
     for (int k = 0; k < 2; k++) {
-        const struct llane_route_limits limits = agreed(2 + k, gpus[k]);
+        limits = agreed(2 + k, gpus[k], 132);
         for (int w = 0; w < LLANE_N_WIDTHS; w++) {
             assert_int_equal(limits.fit[w], LLANE_MAX_BLOCKS);
         }
     }
+    limits = agreed(2, "ab", 20);
+    assert_memory_equal(limits.fit, small, sizeof small);
 }
 
 int main(void)
