@@ -61,7 +61,7 @@ SEVERAL_ORDER | results:kernels__several* | several | s/payloads\[g\] = S::P::pa
 SEVERAL_NO_LOOK | ends:kernels__aborted* | several | s/if \(llane_poll_must_stop\(/if (!llane_poll_must_stop(/
 COPIES_ONE_FOR_ALL | shared:shared_one_shot_sentinel__* shared:shared_one_shot_ll__* | one_shot | s/\(uint64_t\)stride \* s \* LLANE_PACKET_BYTES,/0 * s,/
 COPIES_READ_FIRST | shared:shared_one_shot_sentinel__* shared:shared_one_shot_ll__* | one_shot | s/return \(uint64_t\)stride \* s \*/return (uint64_t)0 * s */
-COPIES_BEYOND_ROOM | shared:shared__stripe_goes_round* shared:shared_one_shot_sentinel__* | one_shot | s/\(uint64_t\)\(n_ranks - 1\) \* stride \* LLANE_PACKET_BYTES > args\.shared_slot_bytes/false/
+COPIES_BEYOND_ROOM | shared:shared_one_shot_sentinel__* | one_shot | s/\(uint64_t\)\(n_ranks - 1\) \* stride \* LLANE_PACKET_BYTES > args\.shared_slot_bytes/false/
 COPIES_SHORT_EXTENT | shared:shared_one_shot_sentinel__* | one_shot | s/stride == 0 \? n_packets : \(n_ranks - 1\) \* stride/n_packets/
 COPIES_SPARE_PRIVATE | shared:shared__stripe_goes_round* | one_shot | s/(packet % stride < n_packets) &&\s*llane_is_shared[^;]*;/$1;/
 COPIES_SPARE_PADDING | shared:shared__stripe_goes_round* | one_shot | s/packet % stride < n_packets &&//
