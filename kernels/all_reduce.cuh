@@ -29,9 +29,7 @@ LLANE_DEVICE void llane_visit_lane(const struct llane_all_reduce_args &args)
     if (!llane_cells_polled(&visit))
         return;
     A::template clean<S>(args, op);
-    llane_cells_leave(&visit, args.cells, args.words,
-                      S::P::IS_LL ? llane_next_op(visit.cell.ll_op) : visit.cell.ll_op,
-                      S::P::IS_LL ? visit.cell.sentinel_op : llane_next_op(visit.cell.sentinel_op));
+    llane_leave<typename S::P>(args, &visit);
     S::stamp(args, LLANE_LEFT);
 }
 

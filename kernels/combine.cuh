@@ -80,6 +80,18 @@ LLANE_DEVICE uint32_t llane_peer_number(uint32_t rank, uint32_t peer, uint32_t n
     return peer > rank ? peer - rank - 1 : peer + n_ranks - rank - 1;
 }
 
+/* A packet's sum, of all ranks' payloads in rank order. */
+template <class S> LLANE_DEVICE typename S::payload llane_sum(const typename S::payload *payloads)
+{
+    typedef typename S::T T;
+    const typename T::wide factor = llane_acc_factor<T>(S::N);
+    struct llane_acc<T, S::W> acc = {
+    };
+
+    llane_acc_add<T, S::W, S::N>(&acc, LLANE_OP_SUM, payloads, S::N, true, factor);
+    return llane_acc_finish<T, S::W>(&acc, LLANE_OP_SUM, factor);
+}
+
 /*
  * Awaits every other rank's packet, at address(r) for rank r, and combines them with `mine`, in rank
  * order. False: stopped by an abort.

@@ -23,6 +23,18 @@ LLANE_DEVICE uint32_t llane_next_op(uint32_t op)
     return op == 0xffffffffu ? 4 : op + 1;
 }
 
+/* Leaves the lane after an operation of the family P. */
+template <class P>
+LLANE_DEVICE void llane_leave(const struct llane_all_reduce_args &args,
+                              const struct llane_visit *visit)
+{
+    const struct llane_cell &cell = visit->cell;
+
+    llane_cells_leave(visit, args.cells, args.words,
+                      P::IS_LL ? llane_next_op(cell.ll_op) : cell.ll_op,
+                      P::IS_LL ? cell.sentinel_op : llane_next_op(cell.sentinel_op));
+}
+
 LLANE_DEVICE uint64_t llane_generation_offset(uint32_t op, uint64_t slot_bytes)
 {
     return (op & 1) * slot_bytes;

@@ -99,19 +99,6 @@ LLANE_DEVICE bool llane_batch_gather(const struct llane_all_reduce_args &args, u
     return is_whole;
 }
 
-/* All ranks' payloads of one packet. */
-template <class S>
-LLANE_DEVICE typename S::payload llane_batch_sum(const typename S::payload *payloads)
-{
-    typedef typename S::T T;
-    const typename T::wide factor = llane_acc_factor<T>(S::N);
-    struct llane_acc<T, S::W> acc = {
-    };
-
-    llane_acc_add<T, S::W, S::N>(&acc, LLANE_OP_SUM, payloads, S::N, true, factor);
-    return llane_acc_finish<T, S::W>(&acc, LLANE_OP_SUM, factor);
-}
-
 /* Re-arms the batch that begins at packet i of n; packet 0 lies at `at` in a slot. The thread read these
  * itself: those of other blocks may still be awaited. */
 template <class S, int K>
@@ -199,7 +186,7 @@ template <int K> struct llane_several<llane_one_shot, K> : llane_one_shot {
             LLANE_UNROLL
             for (int k = 0; k < K; k++)
                 if (i + k * LLANE_WARP < n_packets)
-                    S::store(args, i + k * LLANE_WARP, llane_batch_sum<S>(&payloads[k * S::N]));
+                    S::store(args, i + k * LLANE_WARP, llane_sum<S>(&payloads[k * S::N]));
             i += K * llane_grid_threads();
             if (i < n_packets)
                 batch = load<S>(args, i);
@@ -295,7 +282,7 @@ template <int K> struct llane_several<llane_two_shot, K> : llane_two_shot {
             LLANE_UNROLL
             for (int k = 0; k < K; k++) {
                 if (i + k * LLANE_WARP < plan.n_shard) {
-                    const typename S::payload result = llane_batch_sum<S>(&payloads[k * S::N]);
+                    const typename S::payload result = llane_sum<S>(&payloads[k * S::N]);
 
                     LLANE_UNROLL
                     for (int s = 0; s < S::N - 1; s++)

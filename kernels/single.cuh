@@ -53,19 +53,14 @@ template <class S>
 LLANE_DEVICE typename S::payload llane_single_sum(uint32_t rank, const typename S::payload &mine,
                                                   const typename S::payload *theirs)
 {
-    typedef typename S::T T;
     typename S::payload payloads[S::N];
-    struct llane_acc<T, S::W> acc = {
-    };
-    const typename T::wide factor = llane_acc_factor<T>(S::N);
 
     LLANE_UNROLL
     for (uint32_t r = 0; r < S::N; r++)
         payloads[r] = r == rank  ? mine
                       : r < rank ? theirs[r < S::N - 1 ? r : 0]
                                  : theirs[r > 0 ? r - 1 : 0];
-    llane_acc_add<T, S::W, S::N>(&acc, LLANE_OP_SUM, payloads, S::N, true, factor);
-    return llane_acc_finish<T, S::W>(&acc, LLANE_OP_SUM, factor);
+    return llane_sum<S>(payloads);
 }
 
 /* N_STEPS: 1, one-shot, or 2, two-shot, whose slots have results in their second half. The grid has a
@@ -155,9 +150,7 @@ LLANE_DEVICE void llane_visit_single(const struct llane_all_reduce_args &args)
                 P::rearm(from[s] + generation + half);
         }
     }
-    llane_cells_leave(&visit, args.cells, args.words,
-                      P::IS_LL ? llane_next_op(visit.cell.ll_op) : visit.cell.ll_op,
-                      P::IS_LL ? visit.cell.sentinel_op : llane_next_op(visit.cell.sentinel_op));
+    llane_leave<P>(args, &visit);
     S::stamp(args, LLANE_LEFT);
 }
 

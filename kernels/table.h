@@ -56,6 +56,22 @@ enum {
 
 enum llane_packet { LLANE_LL, LLANE_SENTINEL, LLANE_N_PACKETS };
 
+/* Of the message, in a packet. */
+static inline uint32_t llane_payload_bytes(enum llane_packet packet)
+{
+    return packet == LLANE_LL ? LLANE_LL_PAYLOAD : LLANE_PACKET_BYTES;
+}
+
+/* The least w for which LLANE_MIN_THREADS << w is n_threads or more. */
+static inline uint32_t llane_width_of(uint32_t n_threads)
+{
+    uint32_t w = 0;
+    while ((uint32_t)LLANE_MIN_THREADS << w < n_threads) {
+        w++;
+    }
+    return w;
+}
+
 /*
  * Mapped host memory, one per lane, alive as long as the process. `abort` is written by the host
  * and read by polling kernels; `dead` is written by a kernel that gave up (LLANE_DEAD_*) and read

@@ -782,11 +782,8 @@ static int both_fit(const struct cudaKernelNodeParams *before,
 {
     uint32_t n_threads =
         before->blockDim.x > launch->n_threads ? before->blockDim.x : launch->n_threads;
-    int w = 0;
 
-    while (LLANE_MIN_THREADS << w < (int)n_threads)
-        w++;
-    return before->gridDim.x + launch->n_blocks <= launch->fit[w];
+    return before->gridDim.x + launch->n_blocks <= launch->fit[llane_width_of(n_threads)];
 }
 
 /*

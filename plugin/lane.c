@@ -11,7 +11,7 @@ static int is_plain(const struct llane_operation *o, const struct llane_plan *pl
                     uint32_t n_ranks)
 {
     uint64_t bytes = o->count * llane_route_type_bytes(o->datatype);
-    uint64_t payload = llane_route_payload_bytes(plan->packet);
+    uint64_t payload = llane_payload_bytes(plan->packet);
     uint64_t grain = payload * (plan->algorithm == LLANE_TWO_SHOT ? n_ranks : 1);
     return ((uintptr_t)o->in | (uintptr_t)o->out) % payload == 0 && bytes % grain == 0;
 }

@@ -57,18 +57,13 @@ static int has_far_peers(const struct llane_model_machine *m)
     return m->n_sockets > 1 && m->memory == LLANE_MEMORY_PEER;
 }
 
-static double payload_of(enum llane_packet packet)
-{
-    return packet == LLANE_LL ? LLANE_LL_PAYLOAD : LLANE_PACKET_BYTES;
-}
-
 /* Each thread takes one packet after another; a launch has only so many threads. */
 static double turns_of(const struct llane_model_machine *m, enum llane_algorithm algorithm,
                        enum llane_packet packet, uint64_t bytes)
 {
     double shards = algorithm == LLANE_TWO_SHOT ? m->n_ranks : 1;
     double threads = m->n_threads ? m->n_threads : (double)LLANE_MAX_BLOCKS * LLANE_MAX_THREADS;
-    return (double)bytes / payload_of(packet) / shards / threads;
+    return (double)bytes / llane_payload_bytes(packet) / shards / threads;
 }
 
 /* table.h: each reader has packets of its own. */
@@ -76,7 +71,7 @@ static int is_copied(const struct llane_model_machine *m, enum llane_algorithm a
                      enum llane_packet packet, uint64_t bytes)
 {
     return m->memory == LLANE_MEMORY_HOST && algorithm == LLANE_ONE_SHOT && m->n_ranks > 2 &&
-           (double)bytes <= LLANE_COPIED_PACKETS * payload_of(packet);
+           (double)bytes <= LLANE_COPIED_PACKETS * llane_payload_bytes(packet);
 }
 
 /* What ranks store to their peers crosses a link, or stays in the one GPU's memory; in host
@@ -89,7 +84,7 @@ static double transfer_us(const struct llane_model_machine *m, enum llane_algori
     double message = (double)bytes;
     /* In one GPU's memory re-arming costs as much as LL's flags. */
     if (m->memory != LLANE_MEMORY_ONE_GPU) {
-        message *= LLANE_PACKET_BYTES / payload_of(packet);
+        message *= LLANE_PACKET_BYTES / llane_payload_bytes(packet);
     }
     double to_a_peer = (algorithm == LLANE_TWO_SHOT ? 2 / n : 1) * message;
     double sent = (n - 1) * to_a_peer * sharing(m);

@@ -80,11 +80,6 @@ enum llane_route llane_route_choose(const struct llane_route_limits *limits, siz
                : LLANE_ROUTE_LANE;
 }
 
-uint64_t llane_route_payload_bytes(enum llane_packet packet)
-{
-    return packet == LLANE_LL ? LLANE_LL_PAYLOAD : LLANE_PACKET_BYTES;
-}
-
 static uint64_t divide_up(uint64_t a, uint64_t b)
 {
     return (a + b - 1) / b;
@@ -130,11 +125,7 @@ uint32_t llane_route_fit(uint32_t n_sms, uint32_t blocks_per_sm, uint32_t n_shar
 /* Blocks of n_threads that may run at once. */
 static uint32_t most_blocks(const struct llane_route_limits *limits, uint32_t n_threads)
 {
-    int width = 0;
-    while ((uint32_t)LLANE_MIN_THREADS << width < n_threads) {
-        width++;
-    }
-    uint32_t fit = limits->fit[width];
+    uint32_t fit = limits->fit[llane_width_of(n_threads)];
     uint32_t most = fit < limits->max_blocks ? fit : limits->max_blocks;
     return most ? most : 1;
 }
@@ -240,7 +231,7 @@ static uint32_t threads_by_size(const struct llane_route_limits *limits, uint64_
 static void choose_width(const struct llane_route_limits *limits, uint64_t bytes,
                          const struct llane_tuning_choice *choice, struct llane_plan *plan)
 {
-    uint64_t packets = divide_up(bytes, llane_route_payload_bytes(plan->packet));
+    uint64_t packets = divide_up(bytes, llane_payload_bytes(plan->packet));
     packets = divide_up(packets, n_shards(plan->algorithm, limits->n_ranks));
     plan->n_threads = limits->n_threads   ? limits->n_threads
                       : choice->n_threads ? choice->n_threads
@@ -448,11 +439,10 @@ uint64_t llane_route_slot_bytes(const struct llane_route_limits *limits, enum ll
     if (limits->algorithm == 1 + LLANE_ONE_SHOT || one_shot > max) {
         one_shot = max;
     }
-    uint64_t message = divide_up(one_shot, llane_route_payload_bytes(packet));
-    uint64_t shards =
-        2 * divide_up(divide_up(max, llane_route_payload_bytes(packet)), limits->n_ranks);
+    uint64_t message = divide_up(one_shot, llane_payload_bytes(packet));
+    uint64_t shards = 2 * divide_up(divide_up(max, llane_payload_bytes(packet)), limits->n_ranks);
     uint64_t packets = message > shards ? message : shards;
-    uint64_t named = named_packets(limits, divide_up(max, llane_route_payload_bytes(packet)));
+    uint64_t named = named_packets(limits, divide_up(max, llane_payload_bytes(packet)));
     packets = named > packets ? named : packets;
     uint64_t grain = 2ull * LLANE_STRIPE_BYTES;
     return divide_up(packets * LLANE_PACKET_BYTES, grain) * grain;
@@ -462,7 +452,6 @@ uint64_t llane_route_slot_bytes(const struct llane_route_limits *limits, enum ll
 uint64_t llane_route_shared_slot_bytes(const struct llane_route_limits *limits,
                                        enum llane_packet packet)
 {
-    uint64_t packets =
-        divide_up(limits->max_bytes, llane_route_payload_bytes(packet)) + limits->n_ranks;
+    uint64_t packets = divide_up(limits->max_bytes, llane_payload_bytes(packet)) + limits->n_ranks;
     return divide_up(packets * LLANE_PACKET_BYTES, LLANE_STRIPE_BYTES) * LLANE_STRIPE_BYTES;
 }

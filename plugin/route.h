@@ -114,8 +114,6 @@ int llane_route_candidates(const struct llane_route_limits *limits, uint32_t buc
  * in another order on each GPU: two launches, the second one early, take no more than one may.
  */
 uint32_t llane_route_fit(uint32_t n_sms, uint32_t blocks_per_sm, uint32_t n_sharing);
-/* Of the message, in a packet. */
-uint64_t llane_route_payload_bytes(enum llane_packet packet);
 /* 1 if every entry names kernels that exist and messages that fit their slots: for tables read. */
 int llane_route_can_use(const struct llane_route_limits *limits, const struct llane_tuning *tuning);
 

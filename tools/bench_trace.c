@@ -209,7 +209,7 @@ static void issue(const struct bench_rank *r, const struct bench_work *work,
     uint64_t n_shards = plan->algorithm == LLANE_TWO_SHOT ? (uint64_t)r->options->n_ranks : 1;
     void *chain = NULL;
     fill_args(r, plan, sleeps, &args.all_reduce);
-    if (work->bytes % (llane_route_payload_bytes(plan->packet) * n_shards) == 0) {
+    if (work->bytes % (llane_payload_bytes(plan->packet) * n_shards) == 0) {
         args.all_reduce.flags |= LLANE_FLAG_PLAIN; /* buffers are aligned */
     }
     for (int i = 0; i < r->options->n_ops; i++) {
