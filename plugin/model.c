@@ -84,7 +84,7 @@ static double transfer_us(const struct llane_model_machine *m, enum llane_algori
     double message = (double)bytes;
     /* In one GPU's memory re-arming costs as much as LL's flags. */
     if (m->memory != LLANE_MEMORY_ONE_GPU) {
-        message *= LLANE_PACKET_BYTES / llane_payload_bytes(packet);
+        message *= LLANE_PACKET_BYTES / (double)llane_payload_bytes(packet);
     }
     double to_a_peer = (algorithm == LLANE_TWO_SHOT ? 2 / n : 1) * message;
     double sent = (n - 1) * to_a_peer * sharing(m);
