@@ -176,6 +176,7 @@ static void expect_split(struct birth *birth, struct llane_comm *parent, int col
     birth->has_key = parent->has_key;
     llane_key_of_child(&parent->key, ++parent->n_splits, color, &birth->key);
     pthread_mutex_unlock(&parent->key_lock);
+    birth->shrink = parent->shrink;
     birth->parent = parent;
     birth->n_siblings = &parent->n_splits;
     birth->options = llane_comm_options_read(config, &parent->options);
@@ -186,7 +187,7 @@ static void expect_shrunk(struct birth *birth, struct llane_comm *parent, const 
                           int n_excluded, int is_abort, const ncclConfig_t *config)
 {
     pthread_mutex_lock(&parent->key_lock);
-    birth->shrink = llane_key_of_shrink(excluded, n_excluded, parent->n_shrinks++);
+    birth->shrink = llane_key_of_shrink(parent->shrink, excluded, n_excluded, parent->n_shrinks++);
     birth->has_key = parent->has_key && birth->shrink != LLANE_KEY_NAMELESS;
     llane_key_of_child(&parent->key, birth->shrink, LLANE_KEY_SHRINK, &birth->key);
     pthread_mutex_unlock(&parent->key_lock);
@@ -232,7 +233,10 @@ ncclResult_t llane_call_CommShrink(const struct llane_nccl *nccl, ncclComm_t par
     return born(&birth, nccl->CommShrink(parent, excluded, n_excluded, comm, config, flags));
 }
 
-/* Its new ranks know the unique id, its old ones the parent: only NCCL's own id is known to all. */
+/*
+ * Its new ranks know the unique id, its old ones the parent: only NCCL's own id is known to all. That
+ * is not enough where the parent comes of a shrink.
+ */
 ncclResult_t llane_call_CommGrow(const struct llane_nccl *nccl, ncclComm_t parent, int nranks,
                                  const ncclUniqueId *id, int rank, ncclComm_t *comm,
                                  ncclConfig_t *config)
@@ -241,6 +245,7 @@ ncclResult_t llane_call_CommGrow(const struct llane_nccl *nccl, ncclComm_t paren
     struct llane_comm *known = llane_comm_acquire_or_add(nccl, parent);
     if (known) {
         birth.options = llane_comm_options_read(config, &known->options);
+        birth.shrink = known->shrink ? LLANE_KEY_NAMELESS : 0;
         llane_comm_release(known);
     }
     return born(&birth, nccl->CommGrow(parent, nranks, id, rank, comm, config));

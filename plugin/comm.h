@@ -59,7 +59,8 @@ enum llane_comm_state {
     X(CHECKS, "NCCL_CHECK_POINTERS or NCCL_CHECK_MODE is set on one of its ranks")                 \
     X(LAUNCH_ORDER, "NCCL_LAUNCH_ORDER_IMPLICIT is set on one of its ranks")                       \
     X(CONTEXT, "one of its ranks uses a CUDA context of its own or a green context")               \
-    X(SHRUNK_AGAIN, "its parent was shrunk before, and NCCL gives all such children one id")       \
+    X(SHRUNK_AGAIN,                                                                                \
+      "NCCL gives it and others one id: a parent was shrunk twice, or shrunk and then grown")      \
     X(HOST_MEMORY, "no host memory for the pairs of ranks without peer access")                    \
     X(ENDED, "it was finalized or revoked")
 
@@ -83,7 +84,7 @@ struct llane_comm {
     _Atomic size_t handle_bytes;
     struct llane_board_key key; /* this and has_key under key_lock until then */
     int has_key;
-    uint64_t shrink; /* llane_key_of_shrink, 0: it is no such child */
+    uint64_t shrink; /* llane_key_of_shrink of the last one that it comes of, 0: of none */
     struct llane_comm_options options;
     int is_graph_ordered;
     /* Why this rank wants no lane, which all ranks follow: CHECKS, LAUNCH_ORDER, CONTEXT or NONE. */

@@ -25,14 +25,18 @@ static void fill(enum source source, const void *data, size_t bytes, struct llan
     out->comm_id[1] = hash(~(uint64_t)source, data, bytes);
 }
 
-/* The order of the list is each caller's own. */
-uint64_t llane_key_of_shrink(const int *excluded, int n_excluded, uint64_t n_shrinks_before)
+uint64_t llane_key_of_shrink(uint64_t parents, const int *excluded, int n_excluded,
+                             uint64_t n_shrinks_before)
 {
-    uint64_t sum = 0;
+    uint64_t both[2] = {parents, 0};
     for (int i = 0; i < n_excluded && excluded; i++) {
-        sum += hash(EXCLUDED, &excluded[i], sizeof excluded[i]);
+        both[1] +=
+            hash(EXCLUDED, &excluded[i], sizeof excluded[i]); /* in each caller's own order */
     }
-    return n_shrinks_before || sum <= LLANE_KEY_NAMELESS ? LLANE_KEY_NAMELESS : sum;
+    uint64_t name = hash(EXCLUDED, both, sizeof both);
+    return parents == LLANE_KEY_NAMELESS || n_shrinks_before || name <= LLANE_KEY_NAMELESS
+               ? LLANE_KEY_NAMELESS
+               : name;
 }
 
 void llane_key_of_nccl_id(uint64_t comm_id, uint64_t shrink, struct llane_board_key *out)

@@ -15,15 +15,17 @@
 
 /*
  * What tells the children to which one parent is shrunk from each other, since NCCL gives all of them
- * one id. Their number would not do: only the ranks that stay call ncclCommShrink, so that a parent's
- * ranks may count differently. A rank's first shrink of a parent is named by who is left out: all that
- * stay say the same, and for each of them it is the first one of that name. Later ones are nameless,
- * and NCCL's.
+ * one id, and makes their own children's of that. Their number would not do: only the ranks that stay
+ * call ncclCommShrink, so that a parent's ranks may count differently. A rank's first shrink of a parent
+ * is named by who is left out: all that stay say the same, and for each of them it is the first one of
+ * that name. Later ones are nameless, and NCCL's, and so is what comes of them. parents: the parent's
+ * own name, 0: it comes of no shrink.
  */
 enum { LLANE_KEY_NAMELESS = 1 };
-uint64_t llane_key_of_shrink(const int *excluded, int n_excluded, uint64_t n_shrinks_before);
+uint64_t llane_key_of_shrink(uint64_t parents, const int *excluded, int n_excluded,
+                             uint64_t n_shrinks_before);
 
-/* The id that a tuner's or a profiler's init got. shrink: as above; 0: it is no such child. */
+/* The id that a tuner's or a profiler's init got. shrink: as above; 0: it comes of none. */
 void llane_key_of_nccl_id(uint64_t comm_id, uint64_t shrink, struct llane_board_key *out);
 
 void llane_key_of_unique_id(const ncclUniqueId *id, struct llane_board_key *out);

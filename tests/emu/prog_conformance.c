@@ -688,6 +688,35 @@ static void shrunk_children(void)
         OK(ncclCommDestroy(b));
 }
 
+/*
+ * Three ranks and the other three shrink one parent to themselves; then each half has children. To a
+ * plugin NCCL tells one id for both halves, hence also for their children of the same kind. Ranks come
+ * in such an order that those of a number, if it were one communicator, were there.
+ */
+static void children_of_halves(void)
+{
+    enum { N = 3 };
+    int half = g.rank / N, others[N], last = N - 1, n_wrong = 0;
+    ncclComm_t parent = NULL, children[2] = {NULL};
+    for (int i = 0; i < N; i++)
+        others[i] = N * !half + i;
+    OK(ncclCommShrink(g.comm, others, N, &parent, NULL, 0));
+    OK(ncclCommSplit(parent, 0, g.rank, &children[0], NULL));
+    if (g.rank % N != last)
+        OK(ncclCommShrink(parent, &last, 1, &children[1], NULL, 0));
+    for (int i = 0; i < 2 && children[i]; i++) {
+        ranks_sleep_ms(half == (g.rank % N == 0) ? 200 : 0);
+        for (int k = 0; k < 60; k++) {
+            n_wrong += same_sum_is_wrong(children[i], 10 * k + 1000 * half);
+            ranks_sleep_ms(5);
+        }
+    }
+    EXPECT(n_wrong, 0);
+    for (int i = 0; i < 2 && children[i]; i++)
+        OK(ncclCommDestroy(children[i]));
+    OK(ncclCommDestroy(parent));
+}
+
 static void ends(void)
 {
     for (int i = 0; i < 4; i++) { /* addresses are used again */
@@ -1516,7 +1545,8 @@ static const struct section {
     {"graph_before_the_lane", graph_before_the_lane, true}, /* LLANE_WAIT=0 */
     {"children", children, false},
     {"sharing_children", sharing_children, false},
-    {"shrunk_children", shrunk_children, true}, /* four ranks */
+    {"shrunk_children", shrunk_children, true},       /* four ranks */
+    {"children_of_halves", children_of_halves, true}, /* six ranks */
     {"ends", ends, false},
     {"ends_wait", ends_wait, false},
     {"destroyed_in_turns", destroyed_in_turns, true},                     /* one rank, with llane */

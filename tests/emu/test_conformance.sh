@@ -72,6 +72,11 @@ report $? graph_before_the_lane__the_lane_carried_calls
 same shrunk_children 4 -e '*:LLANE_WAIT=0' -- shrunk_children
 same shrunk_children_preload 4 -e '*:LLANE_WAIT=0' -e "*:FAKE_NCCL_VERSION=2.27.7" \
     -e "*:LD_PRELOAD=$preloaded" -- shrunk_children
+same children_of_halves 6 -e '*:LLANE_WAIT=0' -- children_of_halves
+[ "$(n_carried "$out/with")" = 10 ]
+report $? children_of_halves__a_lane_for_each_of_four
+same children_of_halves_preload 6 -e '*:LLANE_WAIT=0' -e "*:FAKE_NCCL_VERSION=2.27.7" \
+    -e "*:LD_PRELOAD=$preloaded" -- children_of_halves
 
 same simulated_on_one_rank 2 -e '*:LLANE_WAIT=0' -- simulated_on_one_rank
 carried

@@ -121,6 +121,7 @@ static ncclResult_t job_split(struct fake_job *job)
         rank += all[r][1] < job->key || (all[r][1] == job->key && r < parent->rank);
     }
     uint64_t id = mix(mix(parent->id, 1 + job->n_child), (uint64_t)job->color);
+    job->comm->hash = mix(mix(parent->hash, 1 + job->n_child), (uint64_t)job->color);
     return establish(job->comm, id, rank, n_ranks);
 }
 
@@ -313,7 +314,8 @@ static ncclResult_t begin_shrink(ncclComm_t parent, const int *excluded, int n_e
     }
     /* No meeting on the parent: its other ranks may be dead. All survivors know who is out. */
     struct fake_job *job = job_new(comm, job_init);
-    comm->hash = job->id = mix(parent->hash, 0x73687269u);
+    comm->hash = mix(parent->hash, 0x73687269u);
+    job->id = mix(parent->id, 0x73687269u);
     for (int r = 0; r < parent->n_ranks; r++) {
         job->color += !is_out[r];
         job->key += !is_out[r] && r < parent->rank;
