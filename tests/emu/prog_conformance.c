@@ -640,6 +640,17 @@ static int same_sum_is_wrong(ncclComm_t comm, int call)
     return n_bad != 0;
 }
 
+/* 60 sums, the same numbers from all ranks: the number of wrong ones. */
+static int sums_going_live(ncclComm_t comm, int call)
+{
+    int n_wrong = 0;
+    for (int k = 0; k < 60; k++) {
+        n_wrong += same_sum_is_wrong(comm, call + k);
+        ranks_sleep_ms(5);
+    }
+    return n_wrong;
+}
+
 /*
  * Of four ranks two make two children: one without the last rank, then one without the rank before it.
  * NCCL tells plugins the same id for both, and each of them has three ranks, numbered alike. The last
@@ -706,10 +717,7 @@ static void children_of_halves(void)
         OK(ncclCommShrink(parent, &last, 1, &children[1], NULL, 0));
     for (int i = 0; i < 2 && children[i]; i++) {
         ranks_sleep_ms(half == (g.rank % N == 0) ? 200 : 0);
-        for (int k = 0; k < 60; k++) {
-            n_wrong += same_sum_is_wrong(children[i], 10 * k + 1000 * half);
-            ranks_sleep_ms(5);
-        }
+        n_wrong += sums_going_live(children[i], 1000 * half);
     }
     EXPECT(n_wrong, 0);
     for (int i = 0; i < 2 && children[i]; i++)
@@ -1180,6 +1188,49 @@ static void suspended(void)
     EXPECT(ncclCommDestroy(comm), ncclSuccess);
 }
 
+/*
+ * A communicator of all ranks but the last grows by that one, which has no parent to tell; so does one
+ * that all but the last shrank to, whose new rank does not know of the shrink.
+ */
+static void grown(void)
+{
+    ncclResult_t (*grow)(ncclComm_t, int, const ncclUniqueId *, int, ncclComm_t *, ncclConfig_t *);
+    ncclResult_t (*get_id)(ncclComm_t, ncclUniqueId *);
+    int last = g.n - 1;
+    bool is_new = g.rank == last;
+    if (g.version < 22900 || !find_call(RTLD_DEFAULT, "ncclCommGrow", &grow) ||
+        !find_call(RTLD_DEFAULT, "ncclCommGetUniqueId", &get_id))
+        return;
+    for (int is_shrunk = 0; is_shrunk < 2; is_shrunk++) {
+        ncclComm_t small = NULL, comm = NULL;
+        ncclUniqueId first = new_id(), id;
+        char name[16];
+        snprintf(name, sizeof(name), "grow.%d", is_shrunk);
+        if (!is_new && is_shrunk)
+            OK(ncclCommShrink(g.comm, &last, 1, &small, NULL, 0));
+        else if (!is_new)
+            OK(ncclCommInitRank(&small, last, first, g.rank));
+        if (g.rank == 0) {
+            OK(get_id(small, &id));
+            ranks_publish(name, &id, sizeof(id));
+        } else if (is_new) {
+            ranks_fetch(name, &id, sizeof(id));
+        }
+        if (!is_new) {
+            EXPECT(same_sum_is_wrong(small, 1), 0);
+            EXPECT(grow(small, last, NULL, -1, &comm, NULL), ncclInvalidArgument);
+            EXPECT(grow(small, g.n, NULL, g.rank, &comm, NULL), ncclInvalidArgument);
+        }
+        barrier();
+        EXPECT(
+            grow(small, g.n, g.rank == 0 || is_new ? &id : NULL, is_new ? g.rank : -1, &comm, NULL),
+            ncclSuccess);
+        EXPECT(ncclCommDestroy(small), ncclSuccess);
+        EXPECT(sums_going_live(comm, 100), 0);
+        EXPECT(ncclCommDestroy(comm), ncclSuccess);
+    }
+}
+
 /* ncclAllReduceConfig, with a configuration and without one, among plain calls on other streams. */
 static void collective_configs(void)
 {
@@ -1557,6 +1608,7 @@ static const struct section {
     {"not_blocking_end", not_blocking_end, false},
     {"not_blocking_then_other_work", not_blocking_then_other_work, false},
     {"suspended", suspended, false},
+    {"grown", grown, true}, /* three ranks or more */
     {"collective_configs", collective_configs, false},
     {"foreign_memory", foreign_memory, true}, /* on the emulation */
     {"two_copies", two_copies, true},         /* SECOND_NCCL: another libnccl's path */

@@ -159,6 +159,9 @@ report $? version_2.32.0__the_lane_carried_calls
 same suspended_while_the_lane_goes_live 2 -e '*:FAKE_NCCL_VERSION=2.30.7' -e '*:LLANE_WAIT=0' -- suspended
 carried
 report $? suspended_while_the_lane_goes_live__the_lane_carried_calls
+same grown 3 -e '*:FAKE_NCCL_VERSION=2.30.7' -e '*:LLANE_WAIT=0' -- grown
+[ "$(n_carried "$out/with")" = 3 ]
+report $? grown__a_lane_but_after_a_shrink
 
 # ---- memory, and more than one NCCL ----
 same foreign_memory 2 -- foreign_memory

@@ -334,3 +334,64 @@ FAKE_API(ncclResult_t, CommShrink,
     fake_group_begin();
     return fake_group_finish(begin_shrink(parent, excluded, n_excluded, comm, config, flags));
 }
+
+/* What the next one that grows out of the parent is known by; its new ranks learn it from the unique id. */
+static struct unique_id grown_id(struct ncclComm *parent)
+{
+    const uint64_t salt = 0x67726f77u, number = 1 + parent->n_grown;
+    return (struct unique_id){
+        g_id_magic, {mix(parent->id, salt), number, mix(mix(parent->hash, salt), number)}};
+}
+
+FAKE_API(ncclResult_t, CommGetUniqueId, (ncclComm_t comm, ncclUniqueId *out))
+{
+    ncclResult_t result = fake_comm_check(comm);
+    if (result != ncclSuccess || !out)
+        return result != ncclSuccess ? result : ncclInvalidArgument;
+    const struct unique_id id = grown_id(comm);
+    memcpy(out, &id, sizeof(id));
+    return ncclSuccess;
+}
+
+/* Ranks of the parent keep theirs and say -1; new ones have no parent. */
+static ncclResult_t begin_grow(ncclComm_t parent, int n_ranks, const ncclUniqueId *unique, int rank,
+                               ncclComm_t *comm_out, const ncclConfig_t *config)
+{
+    struct unique_id id = {0};
+    int device = 0;
+    ncclResult_t result = parent ? fake_comm_check(parent) : fake_env_load();
+    if (result != ncclSuccess)
+        return result;
+    if (!comm_out || (parent ? rank != -1 || n_ranks <= parent->n_ranks
+                             : rank < 0 || rank >= n_ranks || !unique))
+        return ncclInvalidArgument;
+    if (!parent && llane_gpu_device_get(&device) != 0)
+        return ncclUnhandledCudaError;
+    if (unique)
+        memcpy(&id, unique, sizeof(id));
+    if (parent)
+        id = grown_id(parent);
+    struct ncclComm *comm = fake_comm_new(parent ? parent->device : device);
+    if ((result = read_config(comm, config, parent)) != ncclSuccess) {
+        fake_comm_free(comm);
+        return result;
+    }
+    if (parent)
+        parent->n_grown++;
+    struct fake_job *job = job_new(comm, job_init);
+    job->id = mix(id.random[0], id.random[1]);
+    comm->hash = id.random[2];
+    job->key = parent ? parent->rank : rank;
+    job->color = n_ranks;
+    fake_group_add_job(job);
+    *comm_out = comm;
+    return ncclSuccess;
+}
+
+FAKE_API(ncclResult_t, CommGrow,
+         (ncclComm_t parent, int nranks, const ncclUniqueId *id, int rank, ncclComm_t *comm,
+          ncclConfig_t *config))
+{
+    fake_group_begin();
+    return fake_group_finish(begin_grow(parent, nranks, id, rank, comm, config));
+}

@@ -186,7 +186,7 @@ struct ncclComm {
     /* Host exchanges and children, numbered in the order of the calls. */
     pthread_mutex_t lock;
     pthread_cond_t turn;
-    uint64_t n_exchanges_issued, n_exchanges_done, n_children;
+    uint64_t n_exchanges_issued, n_exchanges_done, n_children, n_grown;
     struct {
         uint64_t set, n;
     } shrunk_sets[FAKE_SHRUNK_SETS]; /* who was left, and how often */

@@ -61,6 +61,7 @@ enum { FAKE_SHRINK_ABORT = 1 };
 /* The calls of the client API that llane neither takes over nor makes itself. */
 #define FAKE_NCCL_REST(X)                                                                          \
     X(GetUniqueId, 20000, (ncclUniqueId * id), (id))                                               \
+    X(CommGetUniqueId, 22900, (ncclComm_t comm, ncclUniqueId * id), (comm, id))                    \
     X(MemAlloc, 21900, (void **memory, size_t bytes), (memory, bytes))                             \
     X(MemFree, 21900, (void *memory), (memory))                                                    \
     X(CommRegister, 21900, (const ncclComm_t comm, void *buffer, size_t bytes, void **handle),     \
