@@ -412,6 +412,83 @@ static void follow(int from, int to)
     OK(llane_gpu_stream_wait_event(g.streams[to], g.event));
 }
 
+static int current_device(void)
+{
+    int device = -1;
+    OK(llane_gpu_device_get(&device));
+    return device;
+}
+
+/* The call is made while another device is current, which then still is. */
+#define ELSEWHERE(call, expected)                                                                  \
+    do {                                                                                           \
+        OK(llane_gpu_device_set(elsewhere));                                                       \
+        EXPECT(call, expected);                                                                    \
+        EXPECT(current_device() == elsewhere, 1);                                                  \
+        OK(llane_gpu_device_set(g.device));                                                        \
+    } while (0)
+
+/*
+ * Whatever device is current: the default streams are the communicator's device's. A copy on each, which
+ * waits behind another communicator's sum, makes the input, and another one takes the result.
+ */
+static void default_streams(ncclComm_t other, int elsewhere, size_t count, uint64_t call)
+{
+    /* legacy, also by its name, and the thread's own */
+    struct CUstream_st *all[] = {NULL, (void *)(uintptr_t)1, (void *)(uintptr_t)2};
+    for (int i = 0; i < 3; i++) {
+        fill(0, call + (uint64_t)i, count, 0);
+        for (int b = 1; b < 4; b++)
+            poison(b, 4 * count, 0);
+        dawdle();
+        OK(ncclAllReduce(g.buffers[4], g.buffers[5], SMALL, ncclFloat32, ncclMax, other, all[i]));
+        OK(llane_gpu_memcpy_async(g.buffers[1], g.buffers[0], 4 * count, all[i]));
+        ELSEWHERE(
+            ncclAllReduce(g.buffers[1], g.buffers[2], count, ncclFloat32, ncclSum, g.comm, all[i]),
+            ncclSuccess);
+        OK(llane_gpu_memcpy_async(g.buffers[3], g.buffers[2], 4 * count, all[i]));
+        OK(llane_gpu_stream_synchronize(all[i]));
+        EXPECT(sum_is_wrong(3, call + (uint64_t)i, count, 0), 0);
+    }
+}
+
+static void any_device(void)
+{
+    int n_devices = 0;
+    ncclComm_t other = new_comm(), child = NULL;
+    ncclResult_t state = ncclInternalError;
+    OK(llane_gpu_device_count(&n_devices));
+    int elsewhere = (g.device + 1) % n_devices;
+    in_step(other);
+    default_streams(other, elsewhere, SMALL, 360);
+    default_streams(other, elsewhere, LARGE, 370);
+
+    fill(0, 380, SMALL, 0);
+    OK(ncclGroupStart());
+    ELSEWHERE(sum(0, 1, SMALL, g.comm, 0), ncclSuccess);
+    ELSEWHERE(ncclBroadcast(g.buffers[2], g.buffers[3], 4, ncclFloat32, 0, g.comm, g.streams[0]),
+              0);
+    ELSEWHERE(ncclGroupEnd(), ncclSuccess);
+    EXPECT(sum_is_wrong(1, 380, SMALL, 0), 0);
+
+    capture_begin();
+    ELSEWHERE(sum(0, 2, SMALL, g.comm, 0), ncclSuccess);
+    struct CUgraphExec_st *graph = capture_end();
+    EXPECT(llane_gpu_graph_launch(graph, g.streams[0]), 0);
+    EXPECT(sum_is_wrong(2, 380, SMALL, 0), 0);
+    OK(llane_gpu_graph_destroy(graph));
+
+    ELSEWHERE(ncclCommGetAsyncError(g.comm, &state), ncclSuccess);
+    ELSEWHERE(ncclCommSplit(g.comm, 0, g.rank, &child, NULL), ncclSuccess);
+    fill(0, 381, SMALL, 0);
+    ELSEWHERE(sum(0, 1, SMALL, child, 0), ncclSuccess); /* its first */
+    EXPECT(sum_is_wrong(1, 381, SMALL, 0), 0);
+    ELSEWHERE(ncclCommFinalize(child), ncclSuccess);
+    ELSEWHERE(ncclCommDestroy(child), ncclSuccess);
+    ELSEWHERE(ncclCommDestroy(other), ncclSuccess);
+    in_step(g.comm);
+}
+
 /* cases.md 15: two graphs of one communicator on two streams, eager calls on a third, no waits. */
 static void graphs_and_eager_calls(void)
 {
@@ -1588,6 +1665,7 @@ static const struct section {
     {"simulated_on_one_rank", simulated_on_one_rank, true},
     {"receive_with_sum_against_sum_then_send", receive_with_sum_against_sum_then_send, false},
     {"order_across_streams", order_across_streams, false},
+    {"any_device", any_device, false},
     {"graphs_and_eager_calls", graphs_and_eager_calls, false},
     {"captures_in_turns", captures_in_turns, false},
     {"odd_captures", odd_captures, false},
