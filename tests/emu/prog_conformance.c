@@ -645,6 +645,41 @@ static void graph_before_the_lane(void)
     OK(ncclCommDestroy(comm));
 }
 
+/*
+ * Graphs that are replayed after their communicators' ends, beside new communicators' calls, which have
+ * memory of their own. A real NCCL's destruction would wait for the graph's. What an abort left sums
+ * nothing any more, but ends.
+ */
+static void graph_after_its_communicator(void)
+{
+    for (int is_aborted = 0; is_aborted < 2; is_aborted++) {
+        ncclComm_t comm = new_comm();
+        in_step(comm);
+        capture_begin();
+        for (int i = 0; i < 3; i++)
+            EXPECT(sum(0, 1, SMALL, comm, 0), ncclSuccess);
+        struct CUgraphExec_st *graph = capture_end();
+        barrier();
+        EXPECT(is_aborted ? ncclCommAbort(comm) : ncclCommDestroy(comm), ncclSuccess);
+        for (uint64_t k = 0; k < 8; k++) {
+            ncclComm_t next = new_comm();
+            fill(0, 400 + k, SMALL, 0);
+            fill(2, 410 + k, SMALL, 0);
+            EXPECT(sum(2, 3, SMALL, next, 0), ncclSuccess);
+            dawdle();
+            EXPECT(llane_gpu_graph_launch(graph, g.streams[1]), 0);
+            EXPECT(sum(2, 4, SMALL, next, 2), ncclSuccess);
+            sync_stream(1);
+            EXPECT(!is_aborted && sum_is_wrong(1, 400 + k, SMALL, 1), 0);
+            EXPECT(sum_is_wrong(3, 410 + k, SMALL, 0), 0);
+            EXPECT(sum_is_wrong(4, 410 + k, SMALL, 2), 0);
+            EXPECT(ncclCommDestroy(next), ncclSuccess);
+        }
+        OK(llane_gpu_graph_destroy(graph));
+    }
+    in_step(g.comm);
+}
+
 /* ---- communicators ---- */
 
 static void children(void)
@@ -1671,7 +1706,8 @@ static const struct section {
     {"odd_captures", odd_captures, false},
     {"captured_beside_others", captured_beside_others, false},
     {"destroyed_on_any_device", destroyed_on_any_device, false},
-    {"graph_before_the_lane", graph_before_the_lane, true}, /* LLANE_WAIT=0 */
+    {"graph_before_the_lane", graph_before_the_lane, true},               /* LLANE_WAIT=0 */
+    {"graph_after_its_communicator", graph_after_its_communicator, true}, /* on the emulation */
     {"children", children, false},
     {"sharing_children", sharing_children, false},
     {"shrunk_children", shrunk_children, true},       /* four ranks */

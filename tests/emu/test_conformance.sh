@@ -68,6 +68,10 @@ same graph_before_the_lane 2 -e '*:LLANE_WAIT=0' -- graph_before_the_lane
 carried
 report $? graph_before_the_lane__the_lane_carried_calls
 
+same graph_after_its_communicator 2 -- graph_after_its_communicator
+carried
+report $? graph_after_its_communicator__the_lane_carried_calls
+
 # Children to which NCCL gives one id stay apart, also where only llane's hooks give them one.
 same shrunk_children 4 -e '*:LLANE_WAIT=0' -- shrunk_children
 same shrunk_children_preload 4 -e '*:LLANE_WAIT=0' -e "*:FAKE_NCCL_VERSION=2.27.7" \
