@@ -86,6 +86,17 @@ static int sum_is_wrong(int buffer, uint64_t call, size_t count, int stream)
     return n != 0;
 }
 
+static void double_it(int buffer, size_t count)
+{
+    float *numbers = g.host;
+    OK(llane_gpu_memcpy_async(numbers, g.buffers[buffer], count * 4, g.streams[0]));
+    sync_stream(0);
+    for (size_t i = 0; i < count; i++)
+        numbers[i] *= 2;
+    OK(llane_gpu_memcpy_async(g.buffers[buffer], numbers, count * 4, g.streams[0]));
+    sync_stream(0);
+}
+
 static int is_poisoned(int buffer, size_t bytes, int stream)
 {
     sync_stream(stream);
@@ -181,6 +192,8 @@ static void arguments(void)
     fill(0, 5, SMALL, 0);
     EXPECT(ncclAllReduce(in, out, SMALL, ncclFloat32, op, g.comm, stream), ncclSuccess);
     EXPECT(ncclRedOpDestroy(op, g.comm), ncclSuccess);
+    double_it(1, SMALL);
+    EXPECT(sum_is_wrong(1, 5, SMALL, 0), 0);
     in_step(g.comm);
 }
 
@@ -708,21 +721,25 @@ static void children(void)
     in_step(g.comm);
 }
 
-/* Children of a parent whose config says so share its resources: their operations in one order. */
+/* Children of a parent whose config says so share its resources, and so do theirs: their operations in
+ * one order. */
 static void sharing_children(void)
 {
-    ncclComm_t parent = NULL, child = NULL;
-    ncclConfig_t sharing = FAKE_CONFIG_INIT, other = FAKE_CONFIG_INIT;
+    ncclComm_t parent = NULL, child = NULL, grandchild = NULL;
+    ncclConfig_t sharing = FAKE_CONFIG_INIT;
     sharing.split_share = 1;
     OK(ncclCommInitRankConfig(&parent, g.n, new_id(), g.rank, &sharing));
     in_step(parent);
-    EXPECT(ncclCommSplit(parent, 0, g.rank, &child, &other), ncclSuccess);
-    for (uint64_t k = 0; k < 4; k++) {
+    EXPECT(ncclCommSplit(parent, 0, g.rank, &child, &sharing), ncclSuccess);
+    EXPECT(ncclCommSplit(child, 0, g.rank, &grandchild, NULL), ncclSuccess);
+    for (uint64_t k = 0; k < 8; k++) {
         fill(0, 110 + k, SMALL, 0);
-        poison(1, 4 * SMALL, 0);
+        for (int b = 1; b < 4; b++)
+            poison(b, 4 * SMALL, 0);
+        dawdle();
         EXPECT(sum(0, 1, SMALL, parent, 0), ncclSuccess);
-        EXPECT(ncclAllReduce(g.buffers[1], g.buffers[2], SMALL, ncclFloat32, unchanged(), child,
-                             g.streams[1]),
+        EXPECT(ncclAllReduce(g.buffers[1], g.buffers[2], SMALL, ncclFloat32, unchanged(),
+                             k % 2 ? child : grandchild, g.streams[1]),
                ncclSuccess);
         EXPECT(ncclAllReduce(g.buffers[2], g.buffers[3], SMALL, ncclFloat32, unchanged(), parent,
                              g.streams[2]),
@@ -730,6 +747,7 @@ static void sharing_children(void)
         sync_stream(1);
         EXPECT(sum_is_wrong(3, 110 + k, SMALL, 2), 0);
     }
+    EXPECT(ncclCommDestroy(grandchild), ncclSuccess);
     EXPECT(ncclCommDestroy(child), ncclSuccess);
     EXPECT(ncclCommDestroy(parent), ncclSuccess);
 }
@@ -1300,6 +1318,29 @@ static void suspended(void)
     EXPECT(ncclCommDestroy(comm), ncclSuccess);
 }
 
+/* What NCCL refuses ends nothing: the sums go on as before, on the lane where there is one. */
+static void refused_ends(void)
+{
+    ncclResult_t (*suspend)(ncclComm_t, int), (*resume)(ncclComm_t);
+    ncclComm_t comm = new_comm(), child = NULL;
+    int none = 0;
+    in_step(comm);
+    EXPECT(ncclCommRevoke(comm, 1), ncclInvalidArgument);
+    in_step(comm);
+    /* a real NCCL does not look at these */
+    if (is_emulated() && find_call(RTLD_DEFAULT, "ncclCommSuspend", &suspend) &&
+        find_call(RTLD_DEFAULT, "ncclCommResume", &resume)) {
+        EXPECT(ncclCommShrink(comm, &none, 0, &child, NULL, FAKE_SHRINK_ABORT),
+               ncclInvalidArgument);
+        in_step(comm);
+        EXPECT(suspend(comm, 1), ncclSuccess);
+        EXPECT(ncclCommFinalize(comm), ncclInvalidUsage);
+        EXPECT(resume(comm), ncclSuccess);
+        in_step(comm);
+    }
+    EXPECT(ncclCommDestroy(comm), ncclSuccess);
+}
+
 /*
  * A communicator of all ranks but the last grows by that one, which has no parent to tell; so does one
  * that all but the last shrank to, whose new rank does not know of the shrink.
@@ -1714,6 +1755,7 @@ static const struct section {
     {"children_of_halves", children_of_halves, true}, /* six ranks */
     {"ends", ends, false},
     {"ends_wait", ends_wait, false},
+    {"refused_ends", refused_ends, true},                                 /* NCCL 2.28.7 */
     {"destroyed_in_turns", destroyed_in_turns, true},                     /* one rank, with llane */
     {"destroyed_and_reset_in_turns", destroyed_and_reset_in_turns, true}, /* likewise */
     /* A real NCCL frees device memory in an abort, which waits for the other kernel. */

@@ -49,6 +49,11 @@ same children_guessed 2 -- children
 [ "$(n_carried "$out/with")" = 4 ]
 report $? children_guessed__none_for_the_one_that_may_share
 
+# Each of its four sums was the lane's.
+same refused_ends 2 -e '*:FAKE_NCCL_VERSION=2.30.7' -- refused_ends
+[ "$(grep -c 'lane 4 calls 1600 bytes; NCCL 0 calls' "$out/with")" = 2 ]
+report $? refused_ends__the_lane_goes_on
+
 # Captures in global mode: every thread's calls could break them. As a watchdog's, while others capture.
 same global_captures 2 -e '*:EMU_CAPTURE=global' --
 carried
@@ -160,6 +165,10 @@ done
 same version_2.32.0 2 -e '*:FAKE_NCCL_VERSION=2.32.0' -- suspended collective_configs
 carried
 report $? version_2.32.0__the_lane_carried_calls
+# Of three calls in each of four rounds, and one before, those with a configuration are NCCL's.
+same collective_configs 2 -e '*:FAKE_NCCL_VERSION=2.32.0' -- collective_configs
+[ "$(grep -c 'lane 9 calls' "$out/with")" = 2 ]
+report $? collective_configs__with_one__nccls
 same suspended_while_the_lane_goes_live 2 -e '*:FAKE_NCCL_VERSION=2.30.7' -e '*:LLANE_WAIT=0' -- suspended
 carried
 report $? suspended_while_the_lane_goes_live__the_lane_carried_calls
