@@ -21,5 +21,15 @@ all_reduce() {
     run "${options[@]}" "$ranks" "$programs/prog_allreduce" "$@"
 }
 
+# other_build FILE: a build of its own, the same object with another build id.
+other_build() {
+    python3 - "$build/emu/libnccl-tuner-llane.so" "$1" <<'END'
+import sys
+data = open(sys.argv[1], "rb").read()
+at = data.index(b"\x04\0\0\0\x14\0\0\0\x03\0\0\0GNU\0") + 16
+open(sys.argv[2], "wb").write(data[:at] + bytes([data[at] ^ 1]) + data[at + 1:])
+END
+}
+
 # Communicators' ranks whose statistics in FILE show calls on the lane. n_carried FILE
 n_carried() { grep -Ec 'llane stats: .*: lane [1-9]' "$1"; }

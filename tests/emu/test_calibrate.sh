@@ -48,6 +48,15 @@ edit "$(file)" 'float 1024 nccl' && all_reduce 3 -e '*:LLANE_MAX_BYTES=1K' -- --
     [ "$(grep -Eo 'NCCL is faster at this size: [0-9]+' "$out" | sort -u | wc -l)" = 1 ]
 report $? auto__entry_of_the_cache_says_NCCL__same_calls_on_all_ranks
 
+# Times of one NCCL, or of one build of llane, say nothing of another's.
+all_reduce 3 -e '*:LLANE_MAX_BYTES=1K' -e '*:FAKE_NCCL_VERSION=2.30.7' -- --counts 200 && tables 3 &&
+    ! grep -q 'NCCL is faster' "$out"
+report $? auto__another_NCCL__other_table
+other_build "$work/libnccl-tuner-llane.so"
+all_reduce 3 -e '*:LLANE_MAX_BYTES=1K' -e "*:NCCL_TUNER_PLUGIN=$work/libnccl-tuner-llane.so" -- --counts 200 &&
+    tables 3 && ! grep -q 'NCCL is faster' "$out"
+report $? auto__another_build__other_table
+
 all_reduce 3 -e '*:LLANE_MAX_BYTES=1K' -e '0:XDG_CACHE_HOME=/nonexistent' -- --counts 200 && tables 3 &&
     ! grep -q 'NCCL is faster' "$out"
 report $? auto__other_ranks_have_a_table__rank_0s_none_holds

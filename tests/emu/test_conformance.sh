@@ -54,6 +54,11 @@ same refused_ends 2 -e '*:FAKE_NCCL_VERSION=2.30.7' -- refused_ends
 [ "$(grep -c 'lane 4 calls 1600 bytes; NCCL 0 calls' "$out/with")" = 2 ]
 report $? refused_ends__the_lane_goes_on
 
+# LLANE_STATS counts what was refused: six of the calls there are of this communicator.
+same arguments 2 -- arguments
+[ "$(grep -c ', errors 6$' "$out/with")" = 2 ]
+report $? arguments__refused_calls__counted
+
 # Captures in global mode: every thread's calls could break them. As a watchdog's, while others capture.
 same global_captures 2 -e '*:EMU_CAPTURE=global' --
 carried

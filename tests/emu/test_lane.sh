@@ -156,14 +156,8 @@ nccl failure__gpu_does_not_answer_on_one_rank__all_inactive 3 "a rank's GPU does
 report $? failure__gpu_does_not_answer_on_one_rank__reason_on_all
 nccl failure__no_device_memory_on_one_rank__all_inactive 3 "no device memory for staging" \
     -e 2:EMU_FAIL=host_register,host_alloc -- --counts 9
-# A build of its own: the same object with another build id.
 mkdir "$out.d"
-python3 - "$build/emu/libnccl-tuner-llane.so" "$out.d/libnccl-tuner-llane.so" <<'END'
-import sys
-data = open(sys.argv[1], "rb").read()
-at = data.index(b"\x04\0\0\0\x14\0\0\0\x03\0\0\0GNU\0") + 16
-open(sys.argv[2], "wb").write(data[:at] + bytes([data[at] ^ 1]) + data[at + 1:])
-END
+other_build "$out.d/libnccl-tuner-llane.so"
 nccl refused__another_build_on_one_rank__all_inactive 3 "ranks run different builds of llane" \
     -e "1:NCCL_TUNER_PLUGIN=$out.d/libnccl-tuner-llane.so" -e '*:LLANE_WAIT_TIMEOUT_MS=3000' -- --counts 9
 [ "$(grep -c 'inactive: ranks run different builds of llane' "$out")" = 3 ]

@@ -44,6 +44,17 @@ report $? json__calls_of_each_size_route_and_kernel__counted
 [ "$(find "$folder" -type f | wc -l)" = 4 ]
 report $? json__one_file_a_rank__and_no_other
 
+# The kernels take 20 ms to load.
+SECONDS=0
+run --wait --stats="$folder/setup.json" -- -e '*:EMU_LOAD_US=20000' -e '1:LLANE_STATS=0' 2 "$programs/prog_allreduce" --counts 5 &&
+    python3 - "$folder/setup.json" $((SECONDS + 1)) >>"$folder/out" 2>&1 <<'PYTHON'
+import json, sys
+with open(sys.argv[1], encoding="utf-8") as file:
+    comm, = json.load(file)["communicators"]
+assert 20 <= comm["setup_ms"] <= 1000 * int(sys.argv[2]), comm
+PYTHON
+report $? json__time_of_set_up__is_what_it_took
+
 run --wait --stats --set ALGO=two-shot -- 2 "$programs/prog_allreduce" --counts 1000 --types int32 --group &&
     [ "$(grep -Ec 'to 4K bytes, lane 2; lane not live yet 1; launched two-shot LL 2;$' "$folder/out")" = 2 ]
 report $? text__launched_kernels_of_a_group__counted
