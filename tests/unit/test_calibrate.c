@@ -595,6 +595,34 @@ static void calibrate__another_process_calibrates__waits_for_it(void **state)
     assert_int_equal(atomic_load(&n_too_early), 0);
 }
 
+static const char theirs[] = "of another process\n";
+
+static void *write_and_free(void *lock)
+{
+    struct llane_tuning tuning = {0};
+    tuning.choice[LLANE_TUNING_FLOAT][llane_tuning_bucket(4096)].path = LLANE_TUNING_NCCL;
+    sleep_ms(200);
+    assert_int_equal(llane_tuning_cache_write(folder, theirs, &tuning), 0);
+    close(*(int *)lock);
+    return NULL;
+}
+
+static void calibrate__another_process_calibrated_the_same__its_table_holds(void **state)
+{
+    (void)state;
+    struct team team;
+    pthread_t thread;
+    int lock = take_lock();
+    prepare(&team);
+    team.rank[0].args.key = theirs;
+    assert_int_equal(pthread_create(&thread, NULL, write_and_free, &lock), 0);
+    run_all(&team);
+    pthread_join(thread, NULL);
+    assert_one_table(&team);
+    assert_int_equal(team.rank[0].n_measured, 0);
+    assert_int_equal(choice(&team, LLANE_TUNING_FLOAT, 4096)->path, LLANE_TUNING_NCCL);
+}
+
 static int remove_folder(void **state)
 {
     (void)state;
@@ -631,6 +659,7 @@ int main(void)
         cmocka_unit_test(calibrate__folder_that_cannot_be__calibrates_all_the_same),
         cmocka_unit_test(calibrate__one_rank_fails__all_refuse_with_its_reason),
         cmocka_unit_test(calibrate__another_process_calibrates__waits_for_it),
+        cmocka_unit_test(calibrate__another_process_calibrated_the_same__its_table_holds),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
