@@ -47,6 +47,19 @@ report $? ab__interval__is_students
 grep -q 'with llane 1.260 times as fast (1.156 to 1.373' "$folder/out"
 report $? ab__text__says_so
 
+# 40 ratios of 1.25 and 0.8 in turns: exp(-+ t(39) ln 1.25 / sqrt(39)) with the tables' t(39) = 2.0227.
+for i in {1..20}; do echo 80 && echo 125; done >"$folder/on"
+for i in {1..40}; do echo 100; done >"$folder/off"
+rm "$folder/turns"
+ab --pairs 40 --warm-up 0 --value 'step \d: (\S+) ms' --json "$folder/json" -- "$folder/program" "$folder"
+printf '%s\n' 1 0.930277 1.074949 | python3 -c 'import json, sys
+result = json.load(open(sys.argv[1], encoding="utf-8"))
+got, want = [result["speedup"], *result["speedup_95"]], [float(line) for line in sys.stdin]
+assert all(abs(g - w) < 2e-4 for g, w in zip(got, want)), (got, want)' "$folder/json" 2>>"$folder/err"
+report $? ab__interval_of_many_pairs__is_students
+printf '%s\n' 80 85 81 79 >"$folder/on"
+printf '%s\n' 100 110 95 105 >"$folder/off"
+
 rm "$folder/turns"
 ab --pairs 4 --warm-up 0 --higher-is-better --value 'step \d: (\S+) ms' -- "$folder/program" "$folder" &&
     grep -q 'with llane slower: 0.794 times' "$folder/out"
