@@ -119,6 +119,19 @@ inactive host__not_pinned_on_one_rank__inactive_on_all 3 "no host memory for the
     run "${host[@]}" -e 1:EMU_FAIL=host_register 2 "$programs/prog_allreduce" --counts 9
 ) && grep -Eq 'pinning host memory: .* [0-9]+ KiB are to be pinned and the limit of locked memory is 64 KiB: raise it .*memlock=-1' "$out"
 report $? host__limit_of_locked_memory__named_with_what_to_change
+# Found before any of it is taken.
+if unshare -m true 2>/dev/null; then
+    echo 'MemAvailable: 100 kB' >"$work/meminfo"
+    # shellcheck disable=SC2016 # the inner shell expands
+    unshare -m bash -c 'mount --bind "$0" /proc/meminfo && exec "$@"' "$work/meminfo" \
+        "$programs/prog_ranks" "${host[@]}" 2 "$programs/prog_allreduce" --counts 9 >"$out" 2>&1
+    status=$?
+    [ $status = 0 ] && [ "$(count 'inactive: no host memory for the pairs')" = 2 ] &&
+        grep -Eq 'no host memory: [0-9]+ KiB are needed and the machine has 100 KiB available' "$out"
+    report $? host__machine_is_short__inactive_on_all_and_said
+else
+    report 77 host__machine_is_short__inactive_on_all_and_said "no mount namespaces here"
+fi
 inactive host__beyond_the_cap__inactive_on_all 2 "LLANE_MAX_STAGING reached" "${host[@]}" \
     -e 1:LLANE_MAX_STAGING=3M -- --counts 9
 inactive p2p__one_pair_without_peer_access__inactive_on_all 3 "a peer's memory does not open" \
