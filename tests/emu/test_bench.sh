@@ -128,6 +128,29 @@ bench --sizes 8:2K:16 --json="$out/b.json" --csv "$out/b.csv" && [ "$(rows '0  l
     python3 -m json.tool "$out/b.json" >/dev/null && [ "$(wc -l <"$out/b.csv")" -eq 4 ] &&
     [ "$(awk -F, '{print NF}' "$out/b.csv" | sort -u)" = 17 ]
 report $? "JSON and CSV files beside the table"
+python3 - "$out/b.json" "$out/b.csv" >>"$out/stderr" 2>&1 <<'PY'
+import csv, json, sys
+b, rows = json.load(open(sys.argv[1])), list(csv.DictReader(open(sys.argv[2])))
+assert [int(r["bytes"]) for r in rows] == [8, 128, 2048], rows
+for r, s in zip(rows, b["sizes"]):
+    assert (r["emulated"], r["ranks"], r["type"], r["op"], r["mode"]) == ("1", "2", "float32", "sum", "graph"), r
+    for way in ("lane", "nccl"):
+        for what in ("median", "p99", "min"):
+            assert abs(float(r[f"{way}_{what}_us"]) - s[f"{way}_us"][what]) < 2e-3, (r, s)
+    assert abs(float(r["floor_us"]) - b["floor_us"]["sum"]) < 2e-3, (r, b["floor_us"])
+    assert (int(r["wrong"]), int(r["checked"]), r["route"]) == (0, s["checked"], s["route"]), (r, s)
+PY
+report $? "CSV says what JSON says"
+if command -v script >/dev/null; then
+    script -qec "tools/llane bench --emulate --reps 5000 --ops 4 --sizes 8:128:16" "$out/typed" >/dev/null 2>&1 &&
+        grep -q 'size 1 of 2: ' "$out/typed" && grep -q 'size 2 of 2: ' "$out/typed" &&
+        ! sed 's/.*\x1b\[K//' "$out/typed" | grep -q 'size . of 2'
+    report $? "on a terminal it shows where it is, and nothing stays of that"
+else
+    report 77 "on a terminal it shows where it is" "no script(1)"
+fi
+bench --sizes 8:128:16 && ! grep -q 'size . of 2' "$out/stderr"
+report $? "elsewhere it does not"
 if scripts/plot --check 2>"$out/stderr"; then
     bench --sizes 8:2K:16 --plot "$out/b.svg" && grep -q '</svg>' "$out/b.svg"
     report $? "a plot"

@@ -186,7 +186,15 @@ lane settings__islands_by_rank_0__right_sums 5 -e 0:LLANE_ALGO=islands -- --type
     --counts 1,31,4097 --iters 1
 [ "$(grep -c "llane stats: .*islands LL" "$out")" -ge 5 ] && ! grep -q "llane stats: .*-shot" "$out"
 report $? settings__islands_by_rank_0__on_all_ranks
-lane settings__odd_number_of_threads__rounded 2 -e '*:LLANE_THREADS=33' -- --counts 9,3000
+# 3000 B are 375 packets of LL; a chunk of 256 B is 32 of them.
+lane settings__geometry_by_rank_0__right_sums 3 -e 0:LLANE_ALGO=ring -e 0:LLANE_BLOCKS=2 -e 0:LLANE_THREADS=64 \
+    -e 0:LLANE_POLL=sleep -e 0:LLANE_CHUNK_BYTES=256 -e '*:EMU_LAUNCHES=1' -- --counts 750 --iters 4
+[ "$(grep -c 'launch of 2 blocks, 64 threads, chunks of 32 packets, sleeping$' "$out")" = 12 ] &&
+    [ "$(grep -c 'launch of' "$out")" = 12 ]
+report $? settings__geometry_by_rank_0__of_every_launch
+lane settings__odd_number_of_threads__rounded 2 -e '*:LLANE_THREADS=70' -e '*:EMU_LAUNCHES=1' -- --counts 9,3000
+grep -q 'launch of .* 64 threads, .*, spinning$' "$out" && ! grep -q 'launch of .* 70 threads' "$out"
+report $? settings__odd_number_of_threads__rounded_down
 lane settings__bad_value__warned_and_default_used 2 -e '*:LLANE_MAX_BYTES=many' -- --counts 9
 grep -q 'LLANE_MAX_BYTES=many is not accepted: it takes 0 to 64M' "$out"
 report $? settings__bad_value__names_variable_value_and_range

@@ -70,7 +70,8 @@ void llane_emu_store4(void *to, uint32_t value);
  * EMU_SEED seeds the fiber order and the tearing. EMU_FAIL="ipc_open,malloc,kernel_load" makes those
  * calls fail in this process; "primary" makes the current context one of the program's own. EMU_CC=80:
  * compute capability 8.0. EMU_NODES=0011: the NUMA node of each physical device. EMU_RANGES=1: says
- * where ranges begin and end. EMU_CAPTURE=thread, global or relaxed: the mode that captures begin in.
+ * where ranges begin and end. EMU_LAUNCHES=1: says how all-reduces are launched. EMU_CAPTURE=thread,
+ * global or relaxed: the mode that captures begin in.
  * EMU_END_US: how much later than it did an operation has ended for whoever asks its stream.
  * EMU_QUERY_US: how long a question for an event takes before it looks. EMU_LOAD_US: how long it takes
  * to load a kernel. EMU_KILL="ipc_open:2": SIGKILL in the second such call (as named in EMU_FAIL) of

@@ -1,6 +1,7 @@
 /* Streams: a queue and a detached worker thread each, in order. Copies, launches, host calls. */
 #define _GNU_SOURCE
 #include "emu_internal.h"
+#include "table.h"
 
 #include <stdio.h>
 
@@ -517,6 +518,15 @@ uint32_t llane_gpu_spins_per_look(void)
     return 16;
 }
 
+static void say_launch(const struct llane_gpu_launch *launch)
+{
+    const struct llane_all_reduce_args *args = launch->args;
+    if (launch->args_bytes == sizeof *args && getenv("EMU_LAUNCHES"))
+        fprintf(stderr, "emulated GPU: launch of %u blocks, %u threads, chunks of %u packets, %s\n",
+                launch->n_blocks, launch->n_threads, args->chunk_packets,
+                args->flags & LLANE_FLAG_SLEEP ? "sleeping" : "spinning");
+}
+
 int llane_gpu_launch(const struct llane_gpu_launch *launch)
 {
     struct CUstream_st *stream = emu_stream_resolve(launch->stream);
@@ -536,6 +546,7 @@ int llane_gpu_launch(const struct llane_gpu_launch *launch)
             return emu_error("chain is a node of another capture");
         *launch->chain = (void *)(uintptr_t)id;
     }
+    say_launch(launch);
     load_kernel(launch->kernel, stream->device);
     struct emu_op *op = emu_op_new(EMU_OP_KERNEL, launch->args_bytes);
     if (!op)

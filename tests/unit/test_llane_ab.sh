@@ -48,8 +48,8 @@ grep -q 'with llane 1.260 times as fast (1.156 to 1.373' "$folder/out"
 report $? ab__text__says_so
 
 # 40 ratios of 1.25 and 0.8 in turns: exp(-+ t(39) ln 1.25 / sqrt(39)) with the tables' t(39) = 2.0227.
-for i in {1..20}; do echo 80 && echo 125; done >"$folder/on"
-for i in {1..40}; do echo 100; done >"$folder/off"
+for _ in {1..20}; do echo 80 && echo 125; done >"$folder/on"
+for _ in {1..40}; do echo 100; done >"$folder/off"
 rm "$folder/turns"
 ab --pairs 40 --warm-up 0 --value 'step \d: (\S+) ms' --json "$folder/json" -- "$folder/program" "$folder"
 printf '%s\n' 1 0.930277 1.074949 | python3 -c 'import json, sys
