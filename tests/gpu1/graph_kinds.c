@@ -67,9 +67,11 @@ static cudaGraph_t capture(ncclComm_t comm, size_t count, enum cudaStreamCapture
 {
     cudaGraph_t graph;
     RANKS_CHECK(cudaStreamBeginCapture(g.stream, mode));
-    /* Each comes early behind the one before, whose node learns of it then. */
-    for (int i = 0; i < 3; i++)
-        RANKS_CHECK(sum(comm, count));
+    /* Each comes early behind the one before, whose node learns of it then, and whose result it reads
+     * (cases.md 13): the largest of equal sums. */
+    RANKS_CHECK(sum(comm, count));
+    for (int i = 0; i < 2; i++)
+        RANKS_CHECK(ncclAllReduce(g.out, g.out, count, ncclFloat32, ncclMax, comm, g.stream));
     RANKS_CHECK(cudaStreamEndCapture(g.stream, &graph));
     return graph;
 }
