@@ -50,6 +50,10 @@ lane lane__one_thread_drives_all__right_sums 1 -- --all 4 --iters 4
 lane lane__groups__right_sums 3 -- --group --batch 6 --iters 4
 lane lane__streams_take_turns__issue_order_kept 3 -- --streams 3 --batch 9 --iters 4
 lane lane__several_communicators__right_sums 3 -- --comms 3 --batch 6 --iters 4
+lane lane__16_communicators_at_once__right_sums 2 -e '*:LLANE_WAIT=0' -- --comms 16 --batch 32 --iters 12 \
+    --sleep-ms 20 --counts 9,1000
+[ "$(n_carried "$out")" = 32 ]
+report $? lane__16_communicators_at_once__a_lane_for_each
 lane lane__graph_replayed__right_sums 3 -- --graph --batch 5 --iters 6 # cases.md 11
 lane lane__graph_and_eager_mixed__in_order 3 -- --graph --mix --batch 3 --iters 5
 lane lane__captured_group_of_ncclS_on_two_streams__right_sums 2 -e '*:LLANE_MAX_BYTES=4' -- \
@@ -128,6 +132,10 @@ status=$?
 report $? door__drop_in_by_ctypes_like_program__active
 lane door__several_at_once__active 2 -e "*:NCCL_NET_PLUGIN=$build/emu/libnccl-tuner-llane.so" \
     -e "*:LD_PRELOAD=$preloaded" -- --counts 9
+lane door__all_at_once__active 2 -e "*:NCCL_NET_PLUGIN=$file" -e "*:NCCL_ENV_PLUGIN=$file" \
+    -e "*:NCCL_PROFILER_PLUGIN=$file" -e "*:LD_PRELOAD=$preloaded" -- --counts 9 --comms 2 --batch 2
+[ "$(grep -c 'llane 0.*: door' "$out")" = 2 ] && [ "$(grep -c 'active from all-reduce' "$out")" = 4 ]
+report $? door__all_at_once__one_line_a_process_and_every_communicator_active
 
 # ---- what keeps a communicator with NCCL, on all its ranks ----
 nccl off__LLANE_ENABLE_0__inert 2 "" -e '*:LLANE_ENABLE=0' -- --counts 9
