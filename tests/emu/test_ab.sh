@@ -97,7 +97,7 @@ report $? shadow__lane_goes_wrong__found_and_results_stay_NCCLs
 # What NCCL allows ranks to do differently hangs in neither mode: cases.md 32.
 for mode in alternate shadow; do
     run -e "*:LLANE_AB=$mode" 2 "$programs/prog_conformance" groups group_errors simulated_group \
-        receive_with_sum_against_sum_then_send order_across_streams graphs_and_eager_calls ends &&
+        receive_with_sum_against_sum_then_send order_across_streams any_device graphs_and_eager_calls ends &&
         [ "$(grep -c '^rank .: ok' "$out")" = 2 ]
     report $? "${mode}__calls_as_ranks_may_differ_in_them__as_nccl"
 done

@@ -45,9 +45,13 @@ lane lane__all_ranks_on_one_gpu__right_sums 4 -- --device 0
 lane lane__each_rank_sees_one_gpu_as_device_0__right_sums 4 -v -- --device 0 # cases.md 21
 lane lane__ranks_are_threads__right_sums 1 -- --threads 4
 lane lane__one_thread_drives_all__right_sums 1 -- --all 4 --iters 4
+lane lane__one_thread_drives_all__goes_live_in_mid_run 1 -e '*:LLANE_WAIT=0' -- --all 4 --iters 30 --sleep-ms 5
+lane lane__one_thread_drives_all__graphs_and_eager_calls_in_order 1 -- --all 4 --graph --mix --batch 3 --iters 5
 
 # ---- calls as programs make them ----
 lane lane__groups__right_sums 3 -- --group --batch 6 --iters 4
+lane lane__groups_of_several_threads__right_sums 1 -e '*:LLANE_WAIT=0' -- --threads 4 --group --batch 6 --comms 2 \
+    --streams 2 --iters 20 --sleep-ms 5 --counts 9,70000
 lane lane__streams_take_turns__issue_order_kept 3 -- --streams 3 --batch 9 --iters 4
 lane lane__several_communicators__right_sums 3 -- --comms 3 --batch 6 --iters 4
 lane lane__16_communicators_at_once__right_sums 2 -e '*:LLANE_WAIT=0' -- --comms 16 --batch 32 --iters 12 \
