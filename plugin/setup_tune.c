@@ -80,13 +80,27 @@ static void add(char *key, size_t *used, const char *format, ...)
     *used += n > 0 ? (size_t)n : 0;
 }
 
+/* "580.65.06"; the runtime only tells the CUDA version that a driver is for. Empty: not known. */
+static void read_driver_release(char release[32])
+{
+    FILE *file = fopen("/sys/module/nvidia/version", "re");
+    if (!file || fscanf(file, "%31s", release) != 1) {
+        release[0] = '\0';
+    }
+    if (file) {
+        fclose(file);
+    }
+}
+
 /* All that times depend on. It fits: 16 GPUs are 16 lines of less than 64 bytes. */
 static void make_key(const struct llane_setup *s, char key[LLANE_TUNING_KEY_BYTES])
 {
     const struct llane_route_limits *l = &s->lane->limits;
     size_t used = 0;
-    add(key, &used, "llane %s %.40s\nnccl %d\n%.100s\n", LLANE_VERSION, llane_build_id(),
-        s->comm->nccl->version, llane_gpu_runtime());
+    char release[32];
+    read_driver_release(release);
+    add(key, &used, "llane %s %.40s\nnccl %d\n%.100s %s\n", LLANE_VERSION, llane_build_id(),
+        s->comm->nccl->version, llane_gpu_runtime(), release);
     add(key, &used, "memory %s\nmax_bytes %" PRIu64 "\nranks %u\nblocks %u",
         llane_memory_text(l->memory), l->max_bytes, l->n_ranks, l->max_blocks);
     for (int w = 0; w < LLANE_N_WIDTHS; w++) {

@@ -57,6 +57,24 @@ all_reduce 3 -e '*:LLANE_MAX_BYTES=1K' -e "*:NCCL_TUNER_PLUGIN=$work/libnccl-tun
     tables 3 && ! grep -q 'NCCL is faster' "$out"
 report $? auto__another_build__other_table
 
+# with_driver RELEASE OPTION...: as all_reduce 2, on a machine whose driver is of that release.
+with_driver() {
+    # shellcheck disable=SC2016 # the inner shell expands
+    unshare -m bash -c 'mount -t tmpfs none /sys/module && mkdir /sys/module/nvidia &&
+        echo "$0" >/sys/module/nvidia/version && exec "$@"' "$1" \
+        "$programs/prog_ranks" -e '*:LLANE_MAX_BYTES=1K' "${@:2}" 2 "$programs/prog_allreduce" --counts 200 >"$out" 2>&1
+}
+if unshare -m true 2>/dev/null; then
+    export XDG_CACHE_HOME=$work/drivers
+    with_driver 580.65.06 -e '*:LLANE_CALIBRATE=force' && edit "$(echo "$XDG_CACHE_HOME"/llane/tuning-*.txt)" 'float 1024 nccl' &&
+        with_driver 580.65.06 && tables 2 && grep -q 'NCCL is faster' "$out" &&
+        with_driver 580.95.05 && tables 2 && ! grep -q 'NCCL is faster' "$out"
+    report $? auto__another_driver__other_table
+    export XDG_CACHE_HOME=$work/cache
+else
+    report 77 auto__another_driver__other_table "no mount namespaces here"
+fi
+
 all_reduce 3 -e '*:LLANE_MAX_BYTES=1K' -e '0:XDG_CACHE_HOME=/nonexistent' -- --counts 200 && tables 3 &&
     ! grep -q 'NCCL is faster' "$out"
 report $? auto__other_ranks_have_a_table__rank_0s_none_holds
