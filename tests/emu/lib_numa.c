@@ -31,11 +31,9 @@ int numa_max_node(void)
 long mbind(void *from, unsigned long bytes, int mode, const unsigned long *nodes,
            unsigned long n_nodes, unsigned flags)
 {
-    (void)from;
-    (void)mode;
-    (void)n_nodes;
-    (void)flags;
-    if (getenv("NUMA_REFUSE")) {
+    enum { PREFERRED = 1, NODES = 2 }; /* the kernel's: a full node is no reason to fail */
+    if (getenv("NUMA_REFUSE") || (unsigned long)from % 4096 || mode != PREFERRED ||
+        n_nodes < NODES || flags) {
         return -1;
     }
     placed_on = nodes[0] == 1 ? 0 : nodes[0] == 2 ? 1 : -1;
