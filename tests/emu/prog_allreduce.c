@@ -36,7 +36,7 @@ static const char g_help[] =
     "wait\n"
     "                        between; on another stream with --streams 2 and an odd --batch\n"
     "  --threads N           N ranks as threads of this process\n"
-    "  --all N               N ranks by one thread: ncclCommInitAll and groups\n"
+    "  --all N               N ranks by one thread: ncclCommInitAll, or a group of kind config\n"
     "  --device D            all ranks on device D (rank % number of devices)\n"
     "  --sleep-ms N          before every iteration\n"
     "  --skew-ms N           rank * N more before every iteration\n"
@@ -199,7 +199,8 @@ static void parse(int argc, char **argv, struct client_options *o)
         usage("left over:", argv[optind]);
     if (o->batch < 1 || o->n_streams < 1 || o->n_streams > CLIENT_MAX || o->n_comms < 1 ||
         o->n_comms > CLIENT_MAX || o->n_threads > CLIENT_MAX || o->n_all > CLIENT_MAX ||
-        (o->n_all && o->kind != CLIENT_RANK && o->kind != CLIENT_SPLIT && o->kind != CLIENT_HALVES))
+        (o->n_all && o->kind != CLIENT_RANK && o->kind != CLIENT_CONFIG &&
+         o->kind != CLIENT_SPLIT && o->kind != CLIENT_HALVES))
         usage("numbers out of range, or --all with this --kind", "");
 }
 

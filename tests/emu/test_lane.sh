@@ -45,6 +45,12 @@ lane lane__all_ranks_on_one_gpu__right_sums 4 -- --device 0
 lane lane__each_rank_sees_one_gpu_as_device_0__right_sums 4 -v -- --device 0 # cases.md 21
 lane lane__ranks_are_threads__right_sums 1 -- --threads 4
 lane lane__one_thread_drives_all__right_sums 1 -- --all 4 --iters 4
+for door in "NCCL_TUNER_PLUGIN=llane" "LD_PRELOAD=$preloaded"; do
+    run -u '*:NCCL_TUNER_PLUGIN' -e "*:$door" 1 "$programs/prog_allreduce" --all 4 --kind config --comms 2 --batch 2
+    status=$?
+    [ $status = 0 ] && [ "$(n_carried "$out")" = 8 ]
+    report $? "lane__communicators_made_in_a_group__a_lane_for_each_by_${door%%=*}"
+done
 lane lane__one_thread_drives_all__goes_live_in_mid_run 1 -e '*:LLANE_WAIT=0' -- --all 4 --iters 30 --sleep-ms 5
 lane lane__one_thread_drives_all__graphs_and_eager_calls_in_order 1 -- --all 4 --graph --mix --batch 3 --iters 5
 

@@ -49,11 +49,26 @@ static bool is_split(enum client_kind kind)
     return kind == CLIENT_SPLIT || kind == CLIENT_HALVES;
 }
 
+/* All members' in one group, as one thread must. */
+static void create_in_a_group(const struct client_set *set, ncclUniqueId id, ncclComm_t *comms)
+{
+    ncclConfig_t config = FAKE_CONFIG_INIT;
+    config.comm_name = set->options->name;
+    RANKS_CHECK(ncclGroupStart());
+    for (int i = 0; i < set->n_members; i++) {
+        RANKS_CHECK(llane_gpu_device_set(set->members[i].device));
+        RANKS_CHECK(ncclCommInitRankConfig(&comms[i], set->n_members, id, i, &config));
+    }
+    RANKS_CHECK(ncclGroupEnd());
+}
+
 /* Top-level communicators: the c-th of every member, or their parents (c < 0). */
 static void create_top(struct client_set *set, int c, ncclUniqueId id)
 {
     ncclComm_t comms[CLIENT_MAX] = {NULL};
-    if (set->options->n_all) {
+    if (set->options->n_all && set->options->kind == CLIENT_CONFIG) {
+        create_in_a_group(set, id, comms);
+    } else if (set->options->n_all) {
         int devices[CLIENT_MAX];
         for (int i = 0; i < set->n_members; i++)
             devices[i] = set->members[i].device;
