@@ -752,6 +752,38 @@ static void sharing_children(void)
     EXPECT(ncclCommDestroy(parent), ncclSuccess);
 }
 
+/* The same for what a parent is shrunk to: the rank that is out goes on with the parent alone. */
+static void sharing_shrunk_child(void)
+{
+    ncclComm_t parent = NULL, child = NULL;
+    ncclConfig_t sharing = FAKE_CONFIG_INIT;
+    int last = g.n - 1;
+    sharing.shrink_share = 1;
+    OK(ncclCommInitRankConfig(&parent, g.n, new_id(), g.rank, &sharing));
+    in_step(parent);
+    if (g.rank != last)
+        EXPECT(ncclCommShrink(parent, &last, 1, &child, NULL, 0), ncclSuccess);
+    for (uint64_t k = 0; k < 8; k++) {
+        fill(0, 420 + k, SMALL, 0);
+        for (int b = 1; b < 4; b++)
+            poison(b, 4 * SMALL, 0);
+        dawdle();
+        EXPECT(sum(0, 1, SMALL, parent, 0), ncclSuccess);
+        if (child)
+            EXPECT(ncclAllReduce(g.buffers[1], g.buffers[2], SMALL, ncclFloat32, ncclMax, child,
+                                 g.streams[1]),
+                   ncclSuccess);
+        EXPECT(ncclAllReduce(g.buffers[child ? 2 : 1], g.buffers[3], SMALL, ncclFloat32, ncclMax,
+                             parent, g.streams[2]),
+               ncclSuccess);
+        EXPECT(sum_is_wrong(3, 420 + k, SMALL, 2), 0);
+        sync_stream(1);
+    }
+    if (child)
+        EXPECT(ncclCommDestroy(child), ncclSuccess);
+    EXPECT(ncclCommDestroy(parent), ncclSuccess);
+}
+
 /* 1 once the sum of `call`, the same numbers from all ranks, is there and wrong. */
 static int same_sum_is_wrong(ncclComm_t comm, int call)
 {
@@ -1751,8 +1783,9 @@ static const struct section {
     {"graph_after_its_communicator", graph_after_its_communicator, true}, /* on the emulation */
     {"children", children, false},
     {"sharing_children", sharing_children, false},
-    {"shrunk_children", shrunk_children, true},       /* four ranks */
-    {"children_of_halves", children_of_halves, true}, /* six ranks */
+    {"sharing_shrunk_child", sharing_shrunk_child, true}, /* three ranks or more */
+    {"shrunk_children", shrunk_children, true},           /* four ranks */
+    {"children_of_halves", children_of_halves, true},     /* six ranks */
     {"ends", ends, false},
     {"ends_wait", ends_wait, false},
     {"refused_ends", refused_ends, true},                                 /* NCCL 2.28.7 */

@@ -82,6 +82,10 @@ same graph_after_its_communicator 2 -- graph_after_its_communicator
 carried
 report $? graph_after_its_communicator__the_lane_carried_calls
 
+same sharing_shrunk_child 3 -- sharing_shrunk_child
+[ "$(grep -c 'lane 0 calls.*shares its parent' "$out/with")" = 2 ] && carried
+report $? sharing_shrunk_child__with_nccl_and_the_parent_on_its_lane
+
 # Children to which NCCL gives one id stay apart, also where only llane's hooks give them one.
 same shrunk_children 4 -e '*:LLANE_WAIT=0' -- shrunk_children
 same shrunk_children_preload 4 -e '*:LLANE_WAIT=0' -e "*:FAKE_NCCL_VERSION=2.27.7" \

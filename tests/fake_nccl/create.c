@@ -31,6 +31,7 @@ static ncclResult_t read_config(struct ncclComm *comm, const ncclConfig_t *confi
 {
     comm->is_blocking = parent ? parent->is_blocking : true;
     comm->is_sharing = parent && !config && parent->is_sharing;
+    comm->is_shrink_sharing = parent && !config && parent->is_shrink_sharing;
     if (parent && !config)
         memcpy(comm->name, parent->name, sizeof(comm->name));
     if (config && config->magic != FAKE_CONFIG_MAGIC) {
@@ -45,6 +46,8 @@ static ncclResult_t read_config(struct ncclComm *comm, const ncclConfig_t *confi
     }
     if (is_known(config, offsetof(ncclConfig_t, split_share) + sizeof(int)))
         comm->is_sharing = config->split_share == 1;
+    if (is_known(config, offsetof(ncclConfig_t, shrink_share) + sizeof(int)))
+        comm->is_shrink_sharing = config->shrink_share == 1;
     if (is_known(config, offsetof(ncclConfig_t, comm_name) + sizeof(char *)) && config->comm_name)
         snprintf(comm->name, sizeof(comm->name), "%s", config->comm_name);
     return ncclSuccess;
@@ -312,6 +315,8 @@ static ncclResult_t begin_shrink(ncclComm_t parent, const int *excluded, int n_e
         fake_comm_free(comm);
         return result;
     }
+    if (parent->is_shrink_sharing && !(flags & FAKE_SHRINK_ABORT))
+        comm->shares_with = parent->shares_with ? parent->shares_with : parent;
     /* No meeting on the parent: its other ranks may be dead. All survivors know who is out. */
     struct fake_job *job = job_new(comm, job_init);
     comm->hash = mix(parent->hash, 0x73687269u);

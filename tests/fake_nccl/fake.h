@@ -178,6 +178,7 @@ struct ncclComm {
     bool is_blocking, is_finalized;
     char name[128];               /* the config's commName */
     bool is_sharing;              /* children made by ncclCommSplit share its resources */
+    bool is_shrink_sharing;       /* those by ncclCommShrink, but for an abort */
     bool has_job;                 /* a background creation to be joined */
     struct ncclComm *shares_with; /* the parent whose order it keeps; ended after this one */
     atomic_int is_suspended;
