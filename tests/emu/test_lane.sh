@@ -45,11 +45,15 @@ lane lane__all_ranks_on_one_gpu__right_sums 4 -- --device 0
 lane lane__each_rank_sees_one_gpu_as_device_0__right_sums 4 -v -- --device 0 # cases.md 21
 lane lane__ranks_are_threads__right_sums 1 -- --threads 4
 lane lane__one_thread_drives_all__right_sums 1 -- --all 4 --iters 4
+# Made in a group, or by ncclCommInitAll; without a tuner only llane's hooks give an id.
 for door in "NCCL_TUNER_PLUGIN=llane" "LD_PRELOAD=$preloaded"; do
-    run -u '*:NCCL_TUNER_PLUGIN' -e "*:$door" 1 "$programs/prog_allreduce" --all 4 --kind config --comms 2 --batch 2
-    status=$?
-    [ $status = 0 ] && [ "$(n_carried "$out")" = 8 ]
-    report $? "lane__communicators_made_in_a_group__a_lane_for_each_by_${door%%=*}"
+    for kind in config rank; do
+        run -u '*:NCCL_TUNER_PLUGIN' -e "*:$door" 1 "$programs/prog_allreduce" --all 4 --kind $kind --comms 2 --batch 2
+        status=$?
+        [ $status = 0 ] && [ "$(n_carried "$out")" = 8 ] &&
+            [ "$(sed -n 's/^llane stats: .* rank .* id \([0-9a-f]*\):.*/\1/p' "$out" | sort | uniq -c | awk '{ print $1 }' | xargs)" = '4 4' ]
+        report $? "lane__one_thread_made_all_by_${kind}__a_lane_for_each_by_${door%%=*}"
+    done
 done
 lane lane__one_thread_drives_all__goes_live_in_mid_run 1 -e '*:LLANE_WAIT=0' -- --all 4 --iters 30 --sleep-ms 5
 lane lane__one_thread_drives_all__graphs_and_eager_calls_in_order 1 -- --all 4 --graph --mix --batch 3 --iters 5
