@@ -571,6 +571,20 @@ static void captures_in_turns(void)
     in_step(g.comm);
 }
 
+/* How many nodes a graph of three sums has, which depends on the settings. On the emulation. */
+static void graph_nodes(void)
+{
+    size_t (*count)(const struct CUgraphExec_st *) = NULL;
+    void *symbol = dlsym(RTLD_DEFAULT, "llane_emu_graph_nodes");
+    memcpy(&count, &symbol, sizeof(symbol));
+    capture_begin();
+    for (int i = 0; i < 3; i++)
+        EXPECT(sum(0, 1, SMALL, g.comm, 0), ncclSuccess);
+    struct CUgraphExec_st *graph = capture_end();
+    report(true, "nodes", (int)count(graph), 0);
+    OK(llane_gpu_graph_destroy(graph));
+}
+
 /* The first all-reduce ever in a capture; never launched; graph gone before and after its
  * communicator; streams of one group in different captures. */
 static void odd_captures(void)
@@ -1777,6 +1791,7 @@ static const struct section {
     {"graphs_and_eager_calls", graphs_and_eager_calls, false},
     {"captures_in_turns", captures_in_turns, false},
     {"odd_captures", odd_captures, false},
+    {"graph_nodes", graph_nodes, true}, /* on the emulation */
     {"captured_beside_others", captured_beside_others, false},
     {"destroyed_on_any_device", destroyed_on_any_device, false},
     {"graph_before_the_lane", graph_before_the_lane, true},               /* LLANE_WAIT=0 */

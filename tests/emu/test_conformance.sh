@@ -166,6 +166,12 @@ for setting in LLANE_GRAPH_ORDER=0 NCCL_GRAPH_MIXING_SUPPORT=0; do
     same "${setting%=0}_off" 2 -e "*:$setting" -- odd_captures groups order_across_streams
 done
 
+for nodes in '5 LLANE_STATS=1' '3 LLANE_GRAPH_ORDER=0' '3 NCCL_GRAPH_MIXING_SUPPORT=0'; do
+    "$programs/prog_ranks" -e '*:NCCL_TUNER_PLUGIN=llane' -e "*:${nodes#* }" 2 "$programs/prog_conformance" \
+        graph_nodes >"$out/with" 2>&1 && grep -q "graph_nodes: nodes = ${nodes%% *}$" "$out/with" && carried
+    report $? "graph_of_three_sums__${nodes#* }__${nodes%% *}_nodes"
+done
+
 # ---- older NCCL, and the newest ----
 for version in 2.21.5 2.30.7; do
     same "version_$version" 2 -e "*:FAKE_NCCL_VERSION=$version" --
