@@ -208,6 +208,15 @@ lane settings__islands_by_rank_0__right_sums 5 -e 0:LLANE_ALGO=islands -- --type
     --counts 1,31,4097 --iters 1
 [ "$(grep -c "llane stats: .*islands LL" "$out")" -ge 5 ] && ! grep -q "llane stats: .*-shot" "$out"
 report $? settings__islands_by_rank_0__on_all_ranks
+for packet in ll:LL:sentinel sentinel:sentinel:LL; do
+    IFS=: read -r setting used unused <<<"$packet"
+    lane "settings__packet_${setting}_by_rank_0__right_sums" 3 -e "0:LLANE_PACKET=$setting" -- --counts 9,3000 --iters 2
+    [ "$(grep -Ec "llane stats: .*launched .* $used [0-9]" "$out")" = 6 ] && ! grep -Eq "llane stats: .* $unused [0-9]" "$out"
+    report $? "settings__packet_${setting}_by_rank_0__on_all_ranks"
+done
+lane settings__min_bytes_by_rank_0__right_sums 2 -e 0:LLANE_MIN_BYTES=100 -- --counts 9,25,300 --iters 4
+[ "$(grep -Ec 'llane stats: .* rank .*: lane 8 calls .*; NCCL 4 calls .*below LLANE_MIN_BYTES: 4' "$out")" = 2 ]
+report $? settings__min_bytes_by_rank_0__smaller_calls_are_nccls
 # 3000 B are 375 packets of LL; a chunk of 256 B is 32 of them.
 lane settings__geometry_by_rank_0__right_sums 3 -e 0:LLANE_ALGO=ring -e 0:LLANE_BLOCKS=2 -e 0:LLANE_THREADS=64 \
     -e 0:LLANE_POLL=sleep -e 0:LLANE_CHUNK_BYTES=256 -e '*:EMU_LAUNCHES=1' -- --counts 750 --iters 4
