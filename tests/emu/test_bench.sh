@@ -190,6 +190,8 @@ start() {
     done
     return 1
 }
+# A process that only waits for somebody to read its status is none.
+is_left() { grep -qs '^State:[[:space:]]*[^ZX]' "/proc/$1/status"; }
 # ended SECONDS: the bench and its ranks are gone by then; its exit status is in $status.
 ended() {
     local gone=0 pid
@@ -201,7 +203,7 @@ ended() {
     wait $bench_pid
     status=$?
     for pid in $ranks; do
-        for _ in $(seq 20); do kill -0 "$pid" 2>/dev/null || continue 2; sleep 0.1; done
+        for _ in $(seq 20); do is_left "$pid" || continue 2; sleep 0.1; done
         echo "# rank process $pid is left"
         return 1
     done
