@@ -55,17 +55,16 @@ for door in "NCCL_TUNER_PLUGIN=llane" "LD_PRELOAD=$preloaded"; do
         report $? "lane__one_thread_made_all_by_${kind}__a_lane_for_each_by_${door%%=*}"
     done
 done
-lane lane__one_thread_drives_all__goes_live_in_mid_run 1 -e '*:LLANE_WAIT=0' -- --all 4 --iters 30 --sleep-ms 5
+lane lane__one_thread_drives_all__goes_live_in_mid_run 1 -e '*:LLANE_WAIT=0' -- --all 4 --iters 40 --sleep-ms 5
 lane lane__one_thread_drives_all__graphs_and_eager_calls_in_order 1 -- --all 4 --graph --mix --batch 3 --iters 5
 
 # ---- calls as programs make them ----
 lane lane__groups__right_sums 3 -- --group --batch 6 --iters 4
 lane lane__groups_of_several_threads__right_sums 1 -e '*:LLANE_WAIT=0' -- --threads 4 --group --batch 6 --comms 2 \
-    --streams 2 --iters 20 --sleep-ms 5 --counts 9,70000
+    --streams 2 --iters 40 --sleep-ms 5 --counts 9,70000
 lane lane__streams_take_turns__issue_order_kept 3 -- --streams 3 --batch 9 --iters 4
 lane lane__several_communicators__right_sums 3 -- --comms 3 --batch 6 --iters 4
-lane lane__16_communicators_at_once__right_sums 2 -e '*:LLANE_WAIT=0' -- --comms 16 --batch 32 --iters 12 \
-    --sleep-ms 20 --counts 9,1000
+lane lane__16_communicators_at_once__right_sums 2 -- --comms 16 --batch 32 --iters 4 --counts 9,1000
 [ "$(n_carried "$out")" = 32 ]
 report $? lane__16_communicators_at_once__a_lane_for_each
 lane lane__graph_replayed__right_sums 3 -- --graph --batch 5 --iters 6 # cases.md 11
