@@ -115,13 +115,22 @@ static void check_dead(struct member *m, uint32_t reason)
     }
 }
 
-/* Of operation 1. */
+/* The families' first numbers, of one generation. */
+static struct team *abort_team_create(void)
+{
+    struct team *team = team_create(2, 8 << 10);
+
+    team_preset(team, 1, 3);
+    return team;
+}
+
 static void member_abort(struct member *m, enum llane_packet packet)
 {
     int is_done;
 
     /* Pairs with the look in the poll loop, as below. */
-    while (__atomic_load_n(&m->words->waiting[packet], __ATOMIC_RELAXED) != 1)
+    while (__atomic_load_n(&m->words->waiting[packet], __ATOMIC_RELAXED) !=
+           m->team->next_op[packet])
         sched_yield();
     assert_int_equal(m->words->waiting[!packet], 0);
 
@@ -143,7 +152,7 @@ static void kernels__aborted_while_polling__leave_output_alone_and_lane_dead(voi
 
         if (!llane_all_reduce_table[how.type][how.algorithm][how.packet])
             continue;
-        struct team *team = team_create(2, 8 << 10);
+        struct team *team = abort_team_create();
         struct member *m = &team->members[0];
 
         MUST(llane_gpu_device_set(m->device));
@@ -183,7 +192,10 @@ static void kernels__two_shot_aborted_between_its_steps__ends_and_lane_dead(void
     for (int k = 0; k < 3 * LLANE_N_PACKETS; k++) {
         const int packet = k / 3;
         const struct launch how = lonely(LLANE_TWO_SHOT, packet, counts[k % 3]);
-        struct team *team = team_create(2, 8 << 10);
+        const uint64_t payload = packet == LLANE_LL ? LLANE_LL_PAYLOAD : LLANE_PACKET_BYTES;
+        const uint64_t n_packets = divide_up(how.count * 4, payload);
+        size_t bytes = USED_BYTES;
+        struct team *team = abort_team_create();
         struct member *m = &team->members[0];
 
         MUST(llane_gpu_device_set(m->device));
@@ -196,6 +208,10 @@ static void kernels__two_shot_aborted_between_its_steps__ends_and_lane_dead(void
                             format_of(LLANE_TYPE_F32),
                             format_decode(format_of(LLANE_TYPE_F32), word_of(UNTOUCHED)) + 1.0));
         member_abort(m, how.packet);
+        /* Rank 0's shard, the first one, is there, or a part of it. */
+        member_fetch(m, &bytes);
+        for (size_t at = OUT_AT + divide_up(n_packets, 2) * payload; at < USED_BYTES; at++)
+            assert_int_equal(m->image[at], UNTOUCHED);
         check_dead(m, LLANE_DEAD_ABORT);
         team_destroy(team);
     }
@@ -268,6 +284,33 @@ static void kernels__lane_lost_while_polling__ends_and_lane_dead(void **state)
         check_dead(m, LLANE_DEAD_OVERLAP);
         for (int c = 0; c < LLANE_MAX_BLOCKS; c++)
             assert_int_equal(m->seen->cell[c].ll_op, first.is_deaf ? 2 : 1);
+        team_destroy(team);
+    }
+}
+
+/* A second kernel that met another one while it moved its cells on, one after the other: none is busy. */
+static void kernels__cells_not_equal__end_and_lane_dead(void **state)
+{
+    (void)state;
+    for (int k = 0; k < 2 * LLANE_N_PACKETS; k++) {
+        const struct launch how = lonely(LLANE_ONE_SHOT, k / 2, FEW);
+        struct team *team = team_create(2, 8 << 10);
+        struct member *m = &team->members[0], *peer = &team->members[1];
+        struct llane_cell *moved = &m->seen->cell[LLANE_MAX_BLOCKS - 1];
+
+        *(k % 2 ? &moved->sentinel_op : &moved->ll_op) = 2;
+        MUST(llane_gpu_device_set(m->device));
+        MUST(llane_gpu_memcpy_async(m->cells, m->seen, sizeof(*m->seen), m->stream));
+        arena_fill(m, UNTOUCHED);
+        arena_fill(peer, UNTOUCHED);
+        launch_lonely(m, m->stream, &how);
+        MUST(llane_gpu_device_set(peer->device));
+        launch_lonely(peer, peer->stream, &how);
+        MUST(llane_gpu_stream_synchronize(peer->stream));
+        MUST(llane_gpu_device_set(m->device));
+        MUST(llane_gpu_stream_synchronize(m->stream));
+        check_dead(m, LLANE_DEAD_OVERLAP);
+        assert_int_equal(peer->words->dead, LLANE_DEAD_NOT);
         team_destroy(team);
     }
 }
@@ -400,6 +443,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(kernels__two_shot_aborted_between_its_steps__ends_and_lane_dead),
         cmocka_unit_test(kernels__two_at_once_on_a_lane__end_and_lane_dead),
         cmocka_unit_test(kernels__lane_lost_while_polling__ends_and_lane_dead),
+        cmocka_unit_test(kernels__cells_not_equal__end_and_lane_dead),
         cmocka_unit_test(probe__pairs_good_silent_wrong_stale__told_apart),
         cmocka_unit_test(probe__aborted__leaves_pairs_pending),
     };

@@ -42,6 +42,8 @@ SINGLE_REARM_INPUTS_ONLY | reuse:packet_a_thread* | single | s/P::rearm\(from\[s
 SINGLE_EARLY_RESULTS | reuse:packet_a_thread* | single | s/generation \+ half, op,(\s*&poll)/generation, op,$1/
 SINGLE_OTHER_SHARD | reuse:packet_a_thread* | single | s/llane_peer\(rank, s, S::N\) \* n/(rank + s) % S::N * n/
 SINGLE_NO_LOOK | ends:kernels__aborted* | single | s/if \(llane_poll_must_stop\(/if (!llane_poll_must_stop(/
+SINGLE_ONE_MORE | results:kernels__several* | all_reduce | s/if \(n <= n_threads &&/if (n <= n_threads + 1 \&\&/
+SINGLE_STORE_STOPPED | ends:kernels__two_shot_aborted* | single | s/(generation \+ half, op, &poll, theirs\);\s*)if \(visit\.is_whole\)/$1if (true)/
 SEVERAL_EARLY_SUM | results:kernels__several* | several | s/for \(int k = 1; k < K; k\+\+\)/for (int k = 2; k < K; k++)/
 SEVERAL_SHORT | results:kernels__several* | several | s/(push\(.*?)k \* LLANE_WARP < n_packets/$1(k + 1) * LLANE_WARP < n_packets/s
 SEVERAL_LONG | results:kernels__several* | several | s/(push\(.*?)k \* LLANE_WARP < n_packets/$1(k - 1) * LLANE_WARP < n_packets/s
@@ -68,11 +70,14 @@ COPIES_SPARE_PADDING | shared:shared__stripe_goes_round* | one_shot | s/packet %
 COPIES_CLEAN_OWN | shared:shared__stripe_goes_round* | one_shot | s/return s < n_ranks - 1 && packet % stride < n_packets/return s < 1 \&\& packet % stride < n_packets/
 LATE_REARM_LEFT | shared:shared_sentinel__large* | one_shot | s/(i = next;\s*\}\s*if constexpr \(HAS_SHARED\)\s*)llane_shared_rearm<typename S::P>\(&rearming, UINT32_MAX\);/$1;/
 LATE_REARM_NONE | shared:shared_sentinel__large* | one_shot | s/HAS_SHARED && n_packets > LLANE_REARMED_FIRST/false/
+LATE_REARM_ONE_LESS | shared:shared_sentinel__large* | one_shot | s/(HAS_SHARED && n_packets > LLANE_REARMED_FIRST)/$1 + 1/
 LATE_REARM_LEFT_TWO | shared:shared_sentinel__large* | two_shot | s/llane_shared_rearm<typename S::P>\(rearming, UINT32_MAX\);//
 LATE_REARM_NONE_TWO | shared:shared_sentinel__large* | two_shot | s/HAS_SHARED && plan\.n_packets > LLANE_REARMED_FIRST/false/
+LATE_REARM_ONE_LESS_TWO | shared:shared_sentinel__large* | two_shot | s/(HAS_SHARED && plan\.n_packets > LLANE_REARMED_FIRST)/$1 + 1/
 SHARED_TWO_GENERATIONS | shared:shared_one_shot_sentinel__* shared:shared_two_shot_sentinel__* | shared | s/LLANE_SHARED_GENERATIONS - 1u/1u/
 SHARED_NO_REARM | shared:shared_one_shot_sentinel__* shared:shared_two_shot_sentinel__* | shared | s/P::rearm\(rearming->slot[^;]*;//
 REARM_FIRST_NONE | shared:shared_one_shot_sentinel__* shared:shared_two_shot_sentinel__* | shared | s/n_packets <= LLANE_REARMED_FIRST/false/
+REARM_FIRST_ONE_LESS | shared:shared_sentinel__large* | shared | s/n_packets <= LLANE_REARMED_FIRST/n_packets < LLANE_REARMED_FIRST/
 SHARED_LAST | shared:shared_one_shot_sentinel__* | shared | s/\.before_last/.last/
 SHARED_REARM_TOO_LATE | shared:shared_one_shot_sentinel__* shared:shared_two_shot_sentinel__* | shared | s/\(args, op \+ 2\)/(args, op + 1)/
 SHARED_SHORT_EXTENT | shared:shared_two_shot_sentinel__* | two_shot | s/n_ranks \* plan\.n_shard\)/plan.n_packets - plan.n_shard)/
@@ -94,7 +99,10 @@ RAW_WORDS | results:kernels__three_kinds* | reduce | s/if constexpr \(T::IS_FLOA
 OWN_CELL | reuse:one_shot_ll__* | cells | s/(llane_cells_leave\(.*?if \(!visit->mine)/$1 || visit->mine != \&cells->cell[llane_block_id()]/s
 NO_SYNC | reuse:one_shot_ll__* | cells | s/!llane_block_or\(!visit->is_whole\)/visit->is_whole/
 NO_BUSY | ends:kernels__two_at_once* | cells | s/if \(visit->mine\)\s*llane_store_system32\(&visit->mine->busy, 1\);/(void)visit;/
+UNLIKE_LL | ends:kernels__cells_not_equal* | cells | s/ \|\| visit->own\.ll_op != visit->cell\.ll_op//
+UNLIKE_SENTINEL | ends:kernels__cells_not_equal* | cells | s/ \|\|\s*visit->own\.sentinel_op != visit->cell\.sentinel_op//
 NO_SIGN | ends:kernels__aborted* | cells | s/llane_store_sign\([^;]*;/(void)number;/
+OTHER_SIGN | ends:kernels__aborted* | cells | s/family == LLANE_LL \? op : cell\.sentinel_op/family == LLANE_LL ? op : cell.ll_op/
 NO_LOOK | ends:kernels__aborted* | cells | s/if \(llane_load_system32\(&poll->words->abort\) == 0\)/if (poll)/
 IGNORE_DEAD | ends:kernels__aborted* | cells | s/visit\.cell\.dead == LLANE_DEAD_NOT;/true;/
 DEAD_IN_ONE_CELL | ends:kernels__aborted* | cells | s/c < LLANE_MAX_BLOCKS; c\+\+/c < 1; c++/

@@ -93,11 +93,12 @@ static void kernels__largest_grid_and_widest_blocks__results_exact(void **state)
 }
 
 /* Plain sums of which a thread has one packet to some ten: less than a warp's batch, several, and a last
- * one that is cut short. */
+ * one that is cut short; then one or two each, a packet less and one more, where other code takes over. */
 static void kernels__several_packets_a_thread__results_exact(void **state)
 {
+    enum { N_PACKETS = 11, N_EDGES = 6 };
     static const int types[] = {LLANE_TYPE_F32, LLANE_TYPE_BF16};
-    static const uint32_t packets[] = {64, 65, 96, 128, 129, 161, 200, 256, 300, 500, 640};
+    static const uint32_t packets[N_PACKETS] = {64, 65, 96, 128, 129, 161, 200, 256, 300, 500, 640};
     static const uint32_t threads[] = {LLANE_MIN_THREADS, LLANE_MIN_THREADS + 32};
 
     (void)state;
@@ -111,14 +112,19 @@ static void kernels__several_packets_a_thread__results_exact(void **state)
             const uint32_t bytes = packet == LLANE_LL ? LLANE_LL_PAYLOAD : LLANE_PACKET_BYTES;
             struct run *run = run_create(team, 700 + n_ranks * 10 + (uint32_t)k);
 
-            for (uint32_t c = 0; c < sizeof(packets) / sizeof(*packets); c++) {
+            for (uint32_t c = 0; c < N_PACKETS + N_EDGES; c++) {
+                const uint32_t n_blocks = c % 3 == 2 ? 2 : 1, edge = c - N_PACKETS;
+                const uint32_t n = c < N_PACKETS
+                                       ? packets[c]
+                                       : (1 + edge / 3) * n_blocks * threads[c % 2] + edge % 3 - 1;
                 struct step *s = run_add(run, type, algorithm, packet, LLANE_OP_SUM,
-                                         (uint64_t)packets[c] * n_shards * bytes /
+                                         (uint64_t)n * n_shards * bytes /
                                              format_of((enum llane_type)type)->bytes);
 
-                s->how.n_blocks = c % 3 == 2 ? 2 : 1;
+                s->how.n_blocks = n_blocks;
                 s->how.n_threads = threads[c % 2];
-                s->is_aligned = c % 4 != 0;
+                s->how.sleeps = s->how.sleeps && c < N_PACKETS;
+                s->is_aligned = c % 4 != 0 || c >= N_PACKETS;
                 s->is_spiced = c % 2 == 0;
             }
             run_all(run, false);

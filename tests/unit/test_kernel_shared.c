@@ -123,7 +123,8 @@ static void shared_two_shot_sentinel__back_to_back__no_slot_reused_too_early(voi
     check_one_kernel(LLANE_TWO_SHOT, LLANE_SENTINEL);
 }
 
-/* Long enough to be re-armed packet by packet (shared.cuh), and short ones behind them. */
+/* Long enough to be re-armed packet by packet (shared.cuh), short ones behind them, and the longest that
+ * are not, of 512 packets. */
 static void shared_sentinel__large_messages__no_slot_reused_too_early(void **state)
 {
     (void)state;
@@ -133,7 +134,10 @@ static void shared_sentinel__large_messages__no_slot_reused_too_early(void **sta
 
         for (uint32_t i = 0; i < 48; i++)
             run_add(run, LLANE_TYPE_F32, i / 3 % 2 ? LLANE_TWO_SHOT : LLANE_ONE_SHOT,
-                    LLANE_SENTINEL, LLANE_OP_SUM, i % 4 == 3 ? 1 + i : 4000 - i);
+                    LLANE_SENTINEL, LLANE_OP_SUM,
+                    i % 4 == 3   ? 1 + i
+                    : i % 4 == 1 ? 2048 + i / 4 % 2
+                                 : 4000 - i);
         run_shared(run, false);
         team_destroy(team);
     }
