@@ -272,6 +272,39 @@ static void plan__any_message__stays_within_the_width_that_fits(void **state)
     }
 }
 
+/* First more blocks, as long as each has a multiprocessor of its own, 32 at most; then wider ones. */
+static void plan__packets_grow__more_blocks_then_wider_ones(void **state)
+{
+    static const struct {
+        uint32_t n_ranks, has_host_pairs, max_blocks, own; /* own: multiprocessors */
+        uint32_t packets, n_blocks, n_threads;
+    } want[] = {
+        {4, 0, 64, 64, 64, 1, 64},      {4, 0, 64, 64, 65, 1, 128},
+        {4, 0, 64, 64, 129, 2, 128},    {4, 0, 64, 64, 4096, 32, 128},
+        {4, 0, 64, 64, 4097, 17, 256},  {4, 0, 64, 64, 16384, 64, 256},
+        {4, 0, 64, 64, 16385, 33, 512}, {4, 0, 64, 64, 32768, 64, 512},
+        {4, 0, 64, 8, 1024, 8, 128},    {4, 0, 64, 8, 1025, 5, 256},
+        {4, 0, 4, 64, 512, 4, 128},     {4, 0, 4, 64, 513, 3, 256},
+        {4, 0, 4, 64, 1024, 4, 256},    {4, 0, 4, 64, 1025, 3, 512},
+        {2, 0, 64, 64, 64, 1, 64},      {2, 0, 64, 64, 65, 1, 256},
+        {2, 1, 64, 64, 65, 1, 128},     {8, 1, 64, 64, 4096, 32, 128},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
+        struct llane_route_limits l = limits;
+        l.max_bytes = 1 << 20;
+        l.algorithm = 1 + LLANE_ONE_SHOT;
+        l.n_ranks = want[i].n_ranks;
+        l.has_host_pairs = want[i].has_host_pairs;
+        l.max_blocks = want[i].max_blocks;
+        l.fit[LLANE_N_WIDTHS - 1] = want[i].own;
+        struct llane_plan plan =
+            llane_route_plan(&l, (uint64_t)want[i].packets * 8, ncclInt8, ncclSum);
+        assert_int_equal(plan.n_threads, want[i].n_threads);
+        assert_int_equal(plan.n_blocks, want[i].n_blocks);
+    }
+}
+
 /* table.h's rule for shared slots; private ones are used beside them. */
 static void plan__host_memory__has_a_kernel_and_fits_both_kinds_of_slots(void **state)
 {
@@ -339,6 +372,7 @@ int main(void)
         cmocka_unit_test(plan__smallest_and_largest__by_the_algorithm_for_them),
         cmocka_unit_test(plan__operations__are_the_kernels),
         cmocka_unit_test(plan__any_message__stays_within_the_width_that_fits),
+        cmocka_unit_test(plan__packets_grow__more_blocks_then_wider_ones),
         cmocka_unit_test(plan__host_memory__has_a_kernel_and_fits_both_kinds_of_slots),
         cmocka_unit_test(staging__default_limits__at_most_24_MiB_at_8_ranks),
     };
