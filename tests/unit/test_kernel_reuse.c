@@ -205,6 +205,35 @@ static void sentinel__block_ends_before_another__rearms_its_own_packets(void **s
     }
 }
 
+/* Behind a message's last packet begins the other generation, or another rank's slot: none is touched there.
+ * By several packets a thread, then by one. */
+static void kernels__messages_fill_their_slots__results_exact(void **state)
+{
+    (void)state;
+    for (uint32_t n_ranks = 2; n_ranks <= 8; n_ranks *= 2) {
+        struct team *team = team_create(n_ranks, 1);
+        struct run *run = run_create(team, 1180 + n_ranks);
+
+        for (uint32_t k = 0; k < 48; k++) {
+            const int algorithm = k / 2 % 2, packet = k % 2;
+            const uint64_t n_slot = team->slot_bytes[packet] / LLANE_PACKET_BYTES;
+            const uint64_t n_dealt = algorithm == LLANE_TWO_SHOT ? n_slot / 2 : n_slot;
+            const uint64_t n_packets = algorithm == LLANE_TWO_SHOT ? n_dealt * n_ranks : n_slot;
+            struct step *s = run_add(run, LLANE_TYPE_F32, algorithm, packet, LLANE_OP_SUM,
+                                     n_packets * (packet == LLANE_LL ? 2 : 4));
+
+            s->is_aligned = k % 3 != 2;
+            s->how.sleeps = false;
+            s->how.n_threads = LLANE_MIN_THREADS;
+            s->how.n_blocks =
+                k / 4 % 3 == 2 ? (uint32_t)n_dealt / LLANE_MIN_THREADS + 1 : 1 + k / 4 % 3;
+        }
+        run_all(run, false);
+        free(run);
+        team_destroy(team);
+    }
+}
+
 /* cases.md 16: ranks fall behind each other by more than an operation's time. */
 static void kernels__ranks_out_of_step__results_exact(void **state)
 {
@@ -489,6 +518,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(ring_ll__back_to_back__no_slot_reused_too_early),
         cmocka_unit_test(islands_ll__back_to_back__no_slot_reused_too_early),
         cmocka_unit_test(sentinel__block_ends_before_another__rearms_its_own_packets),
+        cmocka_unit_test(kernels__messages_fill_their_slots__results_exact),
         cmocka_unit_test(kernels__ranks_out_of_step__results_exact),
         cmocka_unit_test(kernels__stores_late_and_out_of_order__results_exact),
         cmocka_unit_test(kernels__counter_wraps_over_stale_packets__none_is_taken),
