@@ -57,11 +57,44 @@ static void width__a_rank_alone_on_its_gpu__leaves_room_for_another_lane(void **
     assert_memory_equal(limits.fit, small, sizeof small);
 }
 
+/* By another rank's GPU, kernels and maxCTAs than the own ones, too. */
+static void width__gpus_differ__the_least_of_all_on_every_rank(void **state)
+{
+    static const char gpu[] = "aabbb";
+    static const int32_t n_sms[] = {132, 132, 60, 60, 60}, max_ctas[] = {0, 40, 0, 48, 0};
+    static const uint32_t per_sm[][LLANE_N_WIDTHS] = {
+        {8, 4, 2, 1}, {8, 4, 2, 1}, {16, 8, 4, 3}, {16, 8, 4, 3}, {16, 8, 4, 3}};
+    /* Of 2 ranks on 132 and 3 on 60. */
+    static const uint32_t want[LLANE_N_WIDTHS] = {320, 160, 80, 60};
+    static struct llane_setup s;
+    static struct llane_comm comm;
+    static struct llane_lane lane;
+    (void)state;
+    for (int rank = 0; rank < 5; rank++) {
+        memset(&s, 0, sizeof s);
+        memset(&lane, 0, sizeof lane);
+        comm.n_ranks = 5;
+        comm.rank = rank;
+        s.comm = &comm;
+        s.lane = &lane;
+        for (int r = 0; r < 5; r++) {
+            s.identity[r].gpu.uuid[0] = (uint8_t)gpu[r];
+            s.identity[r].gpu.n_sms = n_sms[r];
+            s.identity[r].max_ctas = max_ctas[r];
+            memcpy(s.resources[r].blocks_per_sm, per_sm[r], sizeof per_sm[r]);
+        }
+        assert_int_equal(agree_on_width(&s), LLANE_INACTIVE_NONE);
+        assert_memory_equal(lane.limits.fit, want, sizeof want);
+        assert_int_equal(lane.limits.max_blocks, 40);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(width__ranks_share_a_gpu__all_that_fits_beside_the_others),
         cmocka_unit_test(width__a_rank_alone_on_its_gpu__leaves_room_for_another_lane),
+        cmocka_unit_test(width__gpus_differ__the_least_of_all_on_every_rank),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
