@@ -132,7 +132,8 @@ int llane_gpu_capture_wait_external(struct CUstream_st *stream, struct CUevent_s
  */
 int llane_gpu_capture_record_external(struct CUstream_st *stream, struct CUevent_st *event,
                                       void **node_out);
-/* The record node waits for what the stream has captured last, instead of what it waited for. */
+/* The record node waits for what the stream has captured last, instead of what it waited for; beside it,
+ * in a graph that allocates or frees memory. */
 int llane_gpu_capture_record_extend(struct CUstream_st *stream, void *node);
 /*
  * In a capture: release(arg) is called once, when the graph that comes of it and all that was made of

@@ -637,8 +637,11 @@ int llane_gpu_capture_record_external(struct CUstream_st *stream, struct CUevent
     return 0;
 }
 
-/* Moves the node's edges to what the stream stands at. Those it had came before that: only a longer
- * way to the same order, and edges that would keep the graph's kernels from being launched early. */
+/*
+ * Moves the node's edges to what the stream stands at. Those it had came before that: only a longer way
+ * to the same order, and edges that would keep the graph's kernels from being launched early. They stay
+ * where the program allocates or frees memory in its capture: CUDA removes no edge of such a graph.
+ */
 int llane_gpu_capture_record_extend(struct CUstream_st *stream, void *node)
 {
     struct capture capture;
@@ -665,9 +668,9 @@ int llane_gpu_capture_record_extend(struct CUstream_st *stream, void *node)
             rc = done("cudaGraphAddDependencies",
                       add_dependency(capture.graph, capture.last[i], node));
     for (size_t i = 0; i < n_old && !rc; i++)
-        if (!has_node(capture.last, capture.n_last, old[i]))
-            rc =
-                done("cudaGraphRemoveDependencies", remove_dependency(capture.graph, old[i], node));
+        if (!has_node(capture.last, capture.n_last, old[i]) &&
+            remove_dependency(capture.graph, old[i], node) != cudaSuccess)
+            (void)cudaGetLastError();
 undo_old:
     free(old);
     return rc;

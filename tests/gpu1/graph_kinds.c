@@ -1,8 +1,9 @@
 /*
  * Proves on a GPU with a real NCCL that all-reduces captured in child graphs, in a conditional graph's
- * body, in an updated graph, on two streams, on one of high priority and by the relaxed, the thread's and
- * the global capture mode do what NCCL does there, which may be to refuse. RANK, WORLD_SIZE and RANKS_DIR (an empty folder) come from the
- * caller, as does whether llane is there: both runs must print the same.
+ * body, in an updated graph, beside nodes that allocate and free memory, on two streams, on one of high
+ * priority and by the relaxed, the thread's and the global capture mode do what NCCL does there, which may
+ * be to refuse. RANK, WORLD_SIZE and RANKS_DIR (an empty folder) come from the caller, as does whether
+ * llane is there: both runs must print the same.
  */
 #include "emu/ranks.c"
 #include "emu/values.c"
@@ -147,6 +148,29 @@ static void forked_graph(ncclComm_t comm)
     RANKS_CHECK(cudaStreamDestroy(other));
 }
 
+/* CUDA removes no node and no edge of a graph that allocates or frees memory. */
+static void memory_graph(ncclComm_t comm)
+{
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    void *memory;
+    RANKS_CHECK(cudaStreamBeginCapture(g.stream, cudaStreamCaptureModeRelaxed));
+    RANKS_CHECK(sum(comm, COUNT));
+    RANKS_CHECK(cudaMallocAsync(&memory, 4 * COUNT, g.stream));
+    RANKS_CHECK(sum(comm, COUNT));
+    RANKS_CHECK(cudaMemcpyAsync(memory, g.out, 4 * COUNT, cudaMemcpyDefault, g.stream));
+    RANKS_CHECK(cudaMemsetAsync(g.out, 0xa5, 4 * COUNT, g.stream));
+    RANKS_CHECK(cudaMemcpyAsync(g.out, memory, 4 * COUNT, cudaMemcpyDefault, g.stream));
+    RANKS_CHECK(cudaFreeAsync(memory, g.stream));
+    RANKS_CHECK(sum(comm, COUNT));
+    RANKS_CHECK(sum(comm, COUNT));
+    RANKS_CHECK(cudaStreamEndCapture(g.stream, &graph));
+    RANKS_CHECK(cudaGraphInstantiate(&exec, graph, 0));
+    replay("graph with memory", exec, COUNT);
+    RANKS_CHECK(cudaGraphExecDestroy(exec));
+    RANKS_CHECK(cudaGraphDestroy(graph));
+}
+
 /* Kernels keep the priority of the stream that captured them. */
 static void priorities(ncclComm_t comm)
 {
@@ -267,6 +291,7 @@ int main(void)
     child_graph(comm, LARGE);
     updated_graph(comm);
     forked_graph(comm);
+    memory_graph(comm);
     priorities(comm);
     RANKS_CHECK(ncclCommDestroy(comm));
     conditional_graph();

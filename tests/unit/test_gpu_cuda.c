@@ -1,6 +1,7 @@
 // Proves that gpu_cuda.c finds what a captured stream comes after in graphs as CUDA describes them, edges
-// of programmatic launch among them, tells a kernel to let the next one go early where both fit and no other
-// comes with it, and makes no context where it asks for one. Graphs and driver are made up: no GPU.
+// of programmatic launch among them, keeps one record node behind all of a graph, launches a kernel early
+// behind its lane's last one alone, tells that one to let it go where both fit and no other comes with it,
+// and makes no context where it asks for one. Graphs and driver are made up: no GPU.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -29,6 +30,18 @@
 #undef cudaGraphNodeGetDependentNodes
 #define cudaGraphNodeGetDependentNodes made_up_dependents
 #define cudaGraphNodeGetDependentNodes_v2 made_up_dependents
+#undef cudaGraphAddDependencies
+#undef cudaGraphRemoveDependencies
+#if CUDART_VERSION >= 13000
+#define cudaGraphAddDependencies made_up_add
+#define cudaGraphRemoveDependencies made_up_remove
+#else
+#define cudaGraphAddDependencies(graph, from, to, n) made_up_add(graph, from, to, NULL, n)
+#define cudaGraphRemoveDependencies(graph, from, to, n) made_up_remove(graph, from, to, NULL, n)
+#endif
+#define cudaGraphAddEventRecordNode made_up_add_record
+#undef cudaLaunchKernelExC
+#define cudaLaunchKernelExC made_up_launch
 #define cudaGraphKernelNodeGetParams made_up_get_params
 #define cudaGraphKernelNodeSetParams made_up_set_params
 #undef cudaFuncGetAttributes
@@ -50,6 +63,8 @@ static struct made_up {
     } nodes[MAX];
     int last[MAX], n_last; /* what the stream's next one hangs on */
     cudaGraphNode_t last_out[MAX];
+    int next;       /* the node that a call makes */
+    int has_memory; /* nodes that allocate or free: nothing of the graph may be removed */
 } g;
 
 static cudaGraphNode_t name(int node)
@@ -123,13 +138,91 @@ static cudaError_t made_up_dependents(cudaGraphNode_t of, cudaGraphNode_t *list,
     return cudaSuccess;
 }
 
+static int number(cudaGraphNode_t node)
+{
+    return (int)(uintptr_t)node - 1;
+}
+
+static int find_edge(int from, int to)
+{
+    int i = 0;
+    while (i < g.nodes[to].n && g.nodes[to].to[i] != from) {
+        i++;
+    }
+    return i < g.nodes[to].n ? i : -1;
+}
+
+static void edge(int from, int to, int is_early)
+{
+    int i = g.nodes[to].n++;
+    g.nodes[to].to[i] = from;
+    g.nodes[to].is_early[i] = is_early;
+}
+
+static cudaError_t made_up_add(cudaGraph_t graph, const cudaGraphNode_t *from,
+                               const cudaGraphNode_t *to, const cudaGraphEdgeData *data, size_t n)
+{
+    (void)graph;
+    for (size_t i = 0; i < n; i++) {
+        if (data || find_edge(number(from[i]), number(to[i])) >= 0) {
+            return cudaErrorInvalidValue;
+        }
+        edge(number(from[i]), number(to[i]), 0);
+    }
+    return cudaSuccess;
+}
+
+static cudaError_t made_up_remove(cudaGraph_t graph, const cudaGraphNode_t *from,
+                                  const cudaGraphNode_t *to, const cudaGraphEdgeData *data,
+                                  size_t n)
+{
+    (void)graph;
+    if (g.has_memory) {
+        return cudaErrorNotSupported;
+    }
+    for (size_t i = 0; i < n; i++) {
+        int of = number(to[i]), at = find_edge(number(from[i]), of);
+        if (data || at < 0) {
+            return cudaErrorInvalidValue;
+        }
+        g.nodes[of].to[at] = g.nodes[of].to[--g.nodes[of].n];
+    }
+    return cudaSuccess;
+}
+
+static cudaError_t made_up_add_record(cudaGraphNode_t *out, cudaGraph_t graph,
+                                      const cudaGraphNode_t *list, size_t n, cudaEvent_t event)
+{
+    (void)graph;
+    (void)event;
+    for (size_t i = 0; i < n; i++) {
+        edge(number(list[i]), g.next, 0);
+    }
+    *out = name(g.next++);
+    return cudaSuccess;
+}
+
+/* Captured: a node behind what the stream stands at. */
+static cudaError_t made_up_launch(const cudaLaunchConfig_t *config, const void *function,
+                                  void **args)
+{
+    (void)function;
+    (void)args;
+    for (int i = 0; i < g.n_last; i++) {
+        edge(g.last[i], g.next, config->numAttrs != 0);
+    }
+    g.n_last = 1;
+    g.last[0] = g.next++;
+    return cudaSuccess;
+}
+
 /* The one kernel node whose arguments anybody asks for, and what came of it. */
 static struct {
     struct cudaKernelNodeParams params, set;
     void *list[1];
     unsigned char args[512], set_args[512];
     size_t args_bytes;
-    int n_sets;
+    int n_sets, ptx_version;
     cudaError_t get_error, set_error;
 } kernel;
 
@@ -154,6 +247,7 @@ static cudaError_t made_up_attributes(struct cudaFuncAttributes *out, const void
 {
     (void)function;
     memset(out, 0, sizeof *out);
+    out->ptxVersion = kernel.ptx_version;
     return cudaSuccess;
 }
 
@@ -250,13 +344,6 @@ made_up_entry_point_by_version(const char *symbol, void **out, unsigned version,
 
 #include "../../plugin/gpu_cuda.c"
 
-static void edge(int from, int to, int is_early)
-{
-    int i = g.nodes[to].n++;
-    g.nodes[to].to[i] = from;
-    g.nodes[to].is_early[i] = is_early;
-}
-
 static int is_behind(int node)
 {
     int is_behind = -1;
@@ -338,6 +425,117 @@ static void behind__too_wide_to_search__is_not(void **state)
     }
     stand_at(MAX - 1);
     assert_int_equal(is_behind(MAX - 2), 0);
+}
+
+static void move_to(int node)
+{
+    g.n_last = 0;
+    stand_at(node);
+}
+
+/* The record node of a graph of which the stream has captured node 0, and then one more each time. */
+static int extend(void *record, int to)
+{
+    edge(to - 1, to, 0);
+    move_to(to);
+    return llane_gpu_capture_record_extend(NULL, record);
+}
+
+static void record__extended__hangs_on_what_was_captured_last_alone(void **state)
+{
+    void *record = NULL;
+    (void)state;
+    g.next = 100;
+    stand_at(0);
+    assert_int_equal(llane_gpu_capture_record_external(NULL, NULL, &record), 0);
+    assert_int_equal(find_edge(0, 100), 0);
+    assert_int_equal(g.last[0], 0); /* nothing comes behind the record */
+    assert_int_equal(extend(record, 1), 0);
+    assert_int_equal(extend(record, 2), 0);
+    assert_int_equal(llane_gpu_capture_record_extend(NULL, record), 0); /* it does already */
+    assert_int_equal(g.nodes[100].n, 1);
+    assert_int_equal(find_edge(2, 100), 0);
+    stand_at(1);
+    assert_int_equal(llane_gpu_capture_record_extend(NULL, record), 0);
+    assert_int_equal(g.nodes[100].n, 2);
+}
+
+/* A program that allocates in its capture: CUDA removes no edge of such a graph. */
+static void record__edges_cannot_be_removed__hangs_on_all(void **state)
+{
+    void *record = NULL;
+    (void)state;
+    g.next = 100;
+    g.has_memory = 1;
+    stand_at(0);
+    assert_int_equal(llane_gpu_capture_record_external(NULL, NULL, &record), 0);
+    for (int i = 1; i < 40; i++) {
+        assert_int_equal(extend(record, i), 0);
+        assert_int_equal(find_edge(i, 100), i);
+    }
+}
+
+/* Whether the kernel that was captured last came early. */
+static int came_early(void)
+{
+    return g.nodes[g.last[0]].is_early[0];
+}
+
+static int launch_in(void **chain)
+{
+    static const struct llane_all_reduce_args args;
+    static const uint32_t fit[4];
+    const struct llane_gpu_launch launch = {.kernel = &kernel,
+                                            .args = &args,
+                                            .args_bytes = sizeof args,
+                                            .n_blocks = 1,
+                                            .n_threads = 64,
+                                            .chain = chain,
+                                            .fit = fit};
+    return llane_gpu_launch(&launch);
+}
+
+static void launch__behind_the_lanes_last__comes_early(void **state)
+{
+    void *chain = NULL;
+    (void)state;
+    g.next = 10;
+    stand_at(0);
+    kernel.ptx_version = 90;
+    assert_int_equal(launch_in(&chain), 0); /* the first one: behind somebody else's */
+    assert_int_equal(came_early(), 0);
+    assert_ptr_equal(chain, name(10));
+    assert_int_equal(launch_in(&chain), 0);
+    assert_int_equal(came_early(), 1);
+    assert_ptr_equal(chain, name(11));
+    kernel.ptx_version = 89; /* its code does not wait */
+    assert_int_equal(launch_in(&chain), 0);
+    assert_int_equal(came_early(), 0);
+    kernel.ptx_version = 90;
+    assert_int_equal(launch_in(NULL), 0);
+    assert_int_equal(came_early(), 0);
+}
+
+/* Two communicators' all-reduces by turns, and one of the lane's beside another stream's work. */
+static void launch__behind_anything_else__does_not(void **state)
+{
+    void *chain[2] = {NULL, NULL};
+    (void)state;
+    g.next = 10;
+    stand_at(0);
+    kernel.ptx_version = 90;
+    for (int i = 0; i < 6; i++) {
+        assert_int_equal(launch_in(&chain[i % 2]), 0);
+        assert_int_equal(came_early(), 0);
+    }
+    assert_int_equal(launch_in(&chain[1]), 0);
+    assert_int_equal(came_early(), 1);
+    stand_at(0);
+    assert_int_equal(launch_in(&chain[1]), 0);
+    assert_int_equal(came_early(), 0);
+    g.n_last = 0; /* the program took all away that the stream stood at */
+    assert_int_equal(launch_in(&chain[1]), 0);
+    assert_int_equal(g.nodes[g.last[0]].n, 0);
 }
 
 /* Kernel 0 has 3 blocks of before threads; how often its arguments were changed when 1, of 5 blocks of
@@ -467,6 +665,10 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(kernel_load__narrow_blocks__take_a_warp_of_each_part),
         cmocka_unit_test(context_id__asked__makes_no_context_and_keeps_the_mode),
+        cmocka_unit_test_setup(record__extended__hangs_on_what_was_captured_last_alone, begin),
+        cmocka_unit_test_setup(record__edges_cannot_be_removed__hangs_on_all, begin),
+        cmocka_unit_test_setup(launch__behind_the_lanes_last__comes_early, begin_early),
+        cmocka_unit_test_setup(launch__behind_anything_else__does_not, begin_early),
         cmocka_unit_test_setup(early__both_fit__one_flag_is_all_that_changes, begin_early),
         cmocka_unit_test_setup(early__too_many_blocks__is_not_told, begin_early),
         cmocka_unit_test_setup(early__blocks_are_counted_as_wide_as_they_are, begin_early),
