@@ -110,9 +110,21 @@ static struct llane_order_capture *find_capture(struct llane_order *order, uint6
     return c < order->captures + LLANE_ORDER_CAPTURES ? c : NULL;
 }
 
-/* What the stream has captured so far becomes what the capture's next operation comes after. */
-static int enter_in_capture(struct llane_order_capture *c, struct CUstream_st *stream)
+static struct llane_order_capture *capture_unused_longest(struct llane_order *order)
 {
+    struct llane_order_capture *longest = order->captures;
+    for (int i = 1; i < LLANE_ORDER_CAPTURES; i++) {
+        struct llane_order_capture *c = &order->captures[i];
+        longest = c->last_use < longest->last_use ? c : longest;
+    }
+    return longest;
+}
+
+/* What the stream has captured so far becomes what the capture's next operation comes after. */
+static int enter_in_capture(struct llane_order *order, struct llane_order_capture *c,
+                            struct CUstream_st *stream)
+{
+    c->last_use = ++order->n_uses;
     int err = llane_gpu_event_record(c->last_op, stream);
     return err ? err : llane_gpu_capture_node(stream, &c->node);
 }
@@ -120,7 +132,7 @@ static int enter_in_capture(struct llane_order_capture *c, struct CUstream_st *s
 /* The first operation of a capture: its entry, and what it hangs on. */
 static int begin_capture(struct llane_order *order, struct CUstream_st *stream, uint64_t id)
 {
-    struct llane_order_capture *c = &order->captures[order->n_captures % LLANE_ORDER_CAPTURES];
+    struct llane_order_capture *c = capture_unused_longest(order);
     /* Whatever was recorded before, also by a replay of another graph, has to end first, at every
      * replay of this one. */
     int err = order->is_graph_ordered
@@ -129,12 +141,11 @@ static int begin_capture(struct llane_order *order, struct CUstream_st *stream, 
     if (!err) {
         /* A group asks for another stream's place before its first operation is done, and NCCL may
          * refuse that one: what comes next waits for what this one waits for. */
-        err = enter_in_capture(c, stream);
+        err = enter_in_capture(order, c, stream);
     }
     if (err) {
         return err;
     }
-    order->n_captures++;
     c->id = id;
     c->record_node = NULL;
     c->last_launch = NULL;
@@ -205,7 +216,7 @@ void **llane_order_chain(struct llane_order *order)
 static int after_in_capture(struct llane_order *order, struct CUstream_st *stream)
 {
     struct llane_order_capture *c = find_capture(order, order->current_capture);
-    int err = c ? enter_in_capture(c, stream) : 0;
+    int err = c ? enter_in_capture(order, c, stream) : 0;
     if (err || !c || !order->is_graph_ordered) {
         return err;
     }

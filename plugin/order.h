@@ -24,8 +24,8 @@
 
 #include "gpu.h"
 
-/* Captures of one lane that may be under way at once. One more, and operations of a forgotten one are
- * ordered as if it were a graph of its own. */
+/* Captures that are kept apart, those of the latest operations; when one has ended is not known. What
+ * comes in a forgotten one is ordered as if it were another graph's. */
 enum { LLANE_ORDER_CAPTURES = 4 };
 
 struct llane_order_events {
@@ -45,6 +45,7 @@ struct llane_order_capture {
     void *node;                 /* as what last_op was captured; NULL: as several, or none */
     void *record_node;
     void *last_launch; /* the lane's: llane_order_chain */
+    uint64_t last_use; /* as n_uses was then; 0: never */
 };
 
 struct llane_order {
@@ -56,7 +57,7 @@ struct llane_order {
     uint64_t current_capture; /* of the operation between before() and after(); 0: eager */
     uint64_t current_stream;  /* likewise, eager alone */
     struct llane_order_capture captures[LLANE_ORDER_CAPTURES];
-    uint32_t n_captures; /* begun so far; the oldest entry makes room */
+    uint64_t n_uses; /* of captures; the entry not used for longest makes room */
 };
 
 int llane_order_events_take(int device, struct llane_order_events **out);

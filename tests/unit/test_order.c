@@ -292,6 +292,36 @@ static void captures__under_way_at_once__each_in_order(void **state)
     assert_int_equal(g.events->n_graphs, 0);
 }
 
+/* A long one, and beside it more short ones than are kept, one at a time. */
+static void captures__one_after_another_beside_a_long_one__it_stays_in_order(void **state)
+{
+    enum { N_SHORT = 2 * LLANE_ORDER_CAPTURES };
+    (void)state;
+    struct CUgraph_st *short_ones[N_SHORT], *ended;
+    struct CUgraphExec_st *graph;
+    begin(1);
+    assert_int_equal(llane_gpu_capture_begin(g.streams[0]), 0);
+    follow(0, 1);
+    for (int i = 0; i < N_SHORT; i++) {
+        issue(i, g.streams[i % 2]);
+        assert_int_equal(llane_gpu_capture_begin(g.streams[2]), 0);
+        issue(20 + i, g.streams[2]);
+        assert_int_equal(llane_gpu_capture_end_graph(g.streams[2], &short_ones[i]), 0);
+    }
+    follow(1, 0);
+    assert_int_equal(llane_gpu_capture_end_graph(g.streams[0], &ended), 0);
+    assert_int_equal(llane_gpu_graph_instantiate(ended, &graph), 0);
+    assert_int_equal(llane_emu_graph_nodes(graph), N_SHORT + 2);
+    assert_int_equal(llane_gpu_graph_launch(graph, g.streams[0]), 0);
+    assert_ran(numbers, N_SHORT);
+    assert_int_equal(llane_gpu_graph_destroy(graph), 0);
+    for (int i = 0; i < N_SHORT; i++) {
+        assert_int_equal(llane_gpu_graph_instantiate(short_ones[i], &graph), 0);
+        assert_int_equal(llane_gpu_graph_destroy(graph), 0);
+    }
+    assert_int_equal(g.events->n_graphs, 0);
+}
+
 static void capture__graph_gone_or_abandoned__memory_released(void **state)
 {
     (void)state;
@@ -329,6 +359,7 @@ int main(void)
         cmocka_unit_test(capture__two_streams_before_either_is_done__one_graph),
         cmocka_unit_test(graphs_and_eager__many_streams__launch_order),
         cmocka_unit_test(captures__under_way_at_once__each_in_order),
+        cmocka_unit_test(captures__one_after_another_beside_a_long_one__it_stays_in_order),
         cmocka_unit_test(capture__graph_gone_or_abandoned__memory_released),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
