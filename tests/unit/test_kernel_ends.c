@@ -306,11 +306,12 @@ static void kernels__cells_not_equal__end_and_lane_dead(void **state)
         launch_lonely(m, m->stream, &how);
         MUST(llane_gpu_device_set(peer->device));
         launch_lonely(peer, peer->stream, &how);
+        MUST(llane_gpu_stream_synchronize(m->stream));
+        /* A block of rank 0's that began when the lane was lost already has sent nothing. */
+        __atomic_store_n(&peer->words->abort, 1, __ATOMIC_RELEASE);
         MUST(llane_gpu_stream_synchronize(peer->stream));
         MUST(llane_gpu_device_set(m->device));
-        MUST(llane_gpu_stream_synchronize(m->stream));
         check_dead(m, LLANE_DEAD_OVERLAP);
-        assert_int_equal(peer->words->dead, LLANE_DEAD_NOT);
         team_destroy(team);
     }
 }
