@@ -35,11 +35,9 @@ LLANE_NCCL_ORDERED(ORDERED)
 /* What this rank's settings ask of NCCL and the lane does not do. */
 static enum llane_inactive_reason objection_of(const struct llane_comm *comm)
 {
-    int is_primary = 1, is_launch_ordered = 0;
-    /* Across all communicators of a device, from NCCL 2.26 on. */
-    if (comm->nccl->version >= 22600 &&
-        llane_config_nccl_number("NCCL_LAUNCH_ORDER_IMPLICIT", &is_launch_ordered) &&
-        is_launch_ordered) {
+    int is_primary = 1;
+    /* Older ones do not know the variable. */
+    if (comm->nccl->version >= 22600 && comm->options.is_launch_ordered) {
         return LLANE_INACTIVE_LAUNCH_ORDER;
     }
     if (llane_config_nccl_checks()) {

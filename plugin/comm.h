@@ -57,7 +57,8 @@ enum llane_comm_state {
     X(INTERNAL, "a system call failed")                                                            \
     X(SHARED, "it shares its parent's resources (splitShare or shrinkShare)")                      \
     X(CHECKS, "NCCL_CHECK_POINTERS or NCCL_CHECK_MODE is set on one of its ranks")                 \
-    X(LAUNCH_ORDER, "NCCL_LAUNCH_ORDER_IMPLICIT is set on one of its ranks")                       \
+    X(LAUNCH_ORDER,                                                                                \
+      "NCCL_LAUNCH_ORDER_IMPLICIT or launchOrderImplicit is set on one of its ranks")              \
     X(CONTEXT, "one of its ranks uses a CUDA context of its own or a green context")               \
     X(SHRUNK_AGAIN,                                                                                \
       "NCCL gives it and others one id: a parent was shrunk twice, or shrunk and then grown")      \

@@ -23,6 +23,8 @@ struct layout {
     int nvls_ctas;                                     /* 2.27 */
     int n_channels_per_net_peer, nvlink_centric_sched; /* 2.28 */
     int graph_usage;                                   /* 2.29 */
+    int n_rma_ctx, max_p2p_peers, graph_ordering;      /* 2.30 */
+    int launch_order;                                  /* 2.31 */
 };
 
 /* A member that the caller's header has, and the caller set. */
@@ -56,12 +58,14 @@ struct llane_comm_options llane_comm_options_read(const ncclConfig_t *config,
     options.split_share = READ(given, split_share, 21800, options.split_share);
     options.shrink_share = READ(given, shrink_share, 22700, options.shrink_share);
     options.graph_usage = READ(given, graph_usage, 22900, options.graph_usage);
+    options.is_launch_ordered = READ(given, launch_order, 23100, options.is_launch_ordered);
     if (given && given->magic == magic && given->version >= 22700 &&
         given->size >= offsetof(struct layout, collnet_enable)) {
         llane_comm_name_copy(given->comm_name, options.name);
     }
     (void)llane_config_nccl_number("NCCL_COMM_SPLIT_SHARE_RESOURCES", &options.split_share);
     (void)llane_config_nccl_number("NCCL_COMM_SHRINK_SHARE_RESOURCES", &options.shrink_share);
+    (void)llane_config_nccl_number("NCCL_LAUNCH_ORDER_IMPLICIT", &options.is_launch_ordered);
     int most, mixing;
     if (llane_config_nccl_number("NCCL_MAX_CTAS", &most) && most > 0) {
         options.max_ctas = most;

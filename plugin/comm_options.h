@@ -16,7 +16,8 @@ struct llane_comm_options {
     int shrink_share; /* likewise by ncclCommShrink */
     int is_blocking;  /* else calls return before they are done, as ncclInProgress */
     int graph_usage;  /* 2: graphs and eager calls mix, and are ordered (NCCL's default) */
-    int is_guessed;   /* its config, or that which it inherits, was read before llane was there */
+    int is_launch_ordered; /* NCCL orders the launches of all communicators of a device */
+    int is_guessed; /* its config, or that which it inherits, was read before llane was there */
     char name[LLANE_NAME_BYTES]; /* the config's commName, as copied below; "": none */
 };
 

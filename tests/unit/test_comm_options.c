@@ -12,7 +12,7 @@
 
 enum { UNSET = -2147483647 - 1 };
 
-/* ncclConfig_t as NCCL 2.30's header has it, up to graphUsageMode. */
+/* ncclConfig_t as NCCL 2.31's header has it, up to launchOrderImplicit. */
 struct config {
     size_t size;
     unsigned magic, version;
@@ -21,7 +21,8 @@ struct config {
     int split_share, traffic_class;
     const char *comm_name;
     int collnet_enable, cta_policy, shrink_share, nvls_ctas, n_channels_per_net_peer;
-    int nvlink_centric_sched, graph_usage;
+    int nvlink_centric_sched, graph_usage, num_rma_ctx, max_p2p_peers, graph_stream_ordering;
+    int launch_order;
 };
 
 static struct config config_of(unsigned version)
@@ -35,6 +36,7 @@ static struct config config_of(unsigned version)
         .split_share = UNSET,
         .shrink_share = UNSET,
         .graph_usage = UNSET,
+        .launch_order = UNSET,
     };
 }
 
@@ -51,6 +53,7 @@ static int forget_variables(void **state)
     unsetenv("NCCL_COMM_SPLIT_SHARE_RESOURCES");
     unsetenv("NCCL_COMM_SHRINK_SHARE_RESOURCES");
     unsetenv("NCCL_GRAPH_MIXING_SUPPORT");
+    unsetenv("NCCL_LAUNCH_ORDER_IMPLICIT");
     return 0;
 }
 
@@ -63,6 +66,27 @@ static void nothing_said__ncclS_defaults(void **state)
     assert_int_equal(o.split_share, 0);
     assert_int_equal(o.shrink_share, 0);
     assert_int_equal(o.graph_usage, 2);
+    assert_int_equal(o.is_launch_ordered, 0);
+}
+
+static void config__launch_order__read_from_2_31_on_and_the_variable_beats_it(void **state)
+{
+    (void)state;
+    struct config config = config_of(23100);
+    assert_int_equal(read_options(&config, NULL).is_launch_ordered, 0);
+    config.launch_order = 1;
+    struct llane_comm_options o = read_options(&config, NULL);
+    assert_int_equal(o.is_launch_ordered, 1);
+    assert_int_equal(read_options(NULL, &o).is_launch_ordered, 1); /* a child of such a parent */
+    setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "0", 1);
+    assert_int_equal(read_options(&config, NULL).is_launch_ordered, 0);
+    setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 1);
+    config.launch_order = 0;
+    assert_int_equal(read_options(&config, NULL).is_launch_ordered, 1);
+    unsetenv("NCCL_LAUNCH_ORDER_IMPLICIT");
+    config.launch_order = 1;
+    config.version = 23007; /* has no such member */
+    assert_int_equal(read_options(&config, NULL).is_launch_ordered, 0);
 }
 
 static void config__members_of_its_version__read(void **state)
@@ -144,6 +168,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(nothing_said__ncclS_defaults, forget_variables),
+        cmocka_unit_test_teardown(config__launch_order__read_from_2_31_on_and_the_variable_beats_it,
+                                  forget_variables),
         cmocka_unit_test_teardown(config__members_of_its_version__read, forget_variables),
         cmocka_unit_test_teardown(config__name__read_if_its_version_has_one, forget_variables),
         cmocka_unit_test_teardown(variables__set_at_any_time__beat_the_config, forget_variables),
