@@ -118,7 +118,7 @@ cuda: $(CUDA_PLUGIN) $(if $(HAVE_CUDA),$(O)/libnccl-llane.so) ## the real object
 ifeq ($(HAVE_CUDA),)
 	@echo "no CUDA object: $(if $(SANITIZED),V=$(V) has none,nvcc not found)"
 endif
-tools: $(TOOLS:%=$(O)/emu/llane-%) $(PLAIN_TOOLS:%=$(O)/llane-%) ## doctor, watch; demo, bench, soak and calibrate on the emulation
+tools: emu $(TOOLS:%=$(O)/emu/llane-%) $(PLAIN_TOOLS:%=$(O)/llane-%) ## doctor, watch; demo, bench, soak and calibrate on the emulation
 
 # ---- plugin ----
 $(O)/plugin/%.o: plugin/%.c Makefile

@@ -79,9 +79,26 @@ for ranks in '' 3; do
         [ "$(cat "$folder/out")" = "ranks ${ranks:-4}" ]
     report $? "demo__ranks_${ranks:-not_named}__so_many"
 done
-llane demo --no-such
-[ $? = 1 ] && grep -q '^llane demo ' "$folder/out"
-report $? demo__unknown_option__usage
+for wrong in --no-such 1 17 'x' '2 3'; do
+    # shellcheck disable=SC2086 # words on purpose
+    llane demo --emulate $wrong
+    [ $? = 2 ] && said 'llane demo [--emulate] [RANKS]' && [ ! -s "$folder/out" ]
+    report $? "demo__wrong_${wrong// /_}__refused"
+done
+llane demo --help && grep -q '^llane demo ' "$folder/out" && silent
+report $? demo__help__usage
+for command in bench soak calibrate demo; do
+    LLANE_BUILD=$folder/none llane $command
+    [ $? = 1 ] && said "\`llane $command --emulate\`"
+    report $? "${command}__no_program_for_gpus__says_what_to_type"
+done
+LLANE_BUILD=$folder/none llane run --emulate true
+[ $? = 2 ] && said "run \`make tools\`"
+report $? run__no_emulated_object__says_how_to_build_it
+# What tools open is built with them: it is not among what they are linked with.
+env -u MAKEFLAGS -u MAKELEVEL make -n V=release BUILD="$folder/build" tools >"$folder/out" 2>"$folder/err" &&
+    grep -q -- "-o $folder/build/release/emu/libnccl-tuner-llane.so" "$folder/out"
+report $? make_tools__builds_the_object_that_they_load
 llane calibrate --help && grep -q '^llane calibrate ' "$folder/out" && silent
 report $? calibrate__help__its_own
 
