@@ -105,7 +105,7 @@ static int run_parent(char **argv, const struct bench_options *options, struct b
                                                  .n_gpus = options->n_gpus,
                                                  .starts_mps = options->starts_mps};
     struct rank_env around;
-    if (options->plot && !bench_report_can_plot()) {
+    if ((options->plot && !bench_report_can_plot()) || bench_report_try_files(options)) {
         return 1;
     }
     rank_env_catch_signals();
@@ -115,6 +115,9 @@ static int run_parent(char **argv, const struct bench_options *options, struct b
             bench_report_head(options, &around);
         }
         status = run_phases(argv, options, &around, shared, &log);
+        for (int i = 0; i < log.n_warnings; i++) {
+            fprintf(stderr, "llane-bench: warning: %s\n", log.warning[i]);
+        }
     }
     rank_env_restore();
     if (!status) {

@@ -25,6 +25,7 @@ enum {
     BENCH_MAX_SAMPLES = 10000,
     BENCH_MAX_OPS = 1000,
     BENCH_LINE_BYTES = 512,
+    BENCH_MAX_WARNINGS = 16,
 };
 
 /* ---- options (bench_options.c) ---- */
@@ -234,6 +235,8 @@ struct bench_log {
     uint64_t lane_calls, nccl_calls;  /* LLANE_STATS */
     char table[BENCH_LINE_BYTES];     /* "PATH written" or "PATH read": its table */
     int has_stats;
+    int n_warnings;
+    char warning[BENCH_MAX_WARNINGS][BENCH_LINE_BYTES]; /* llane's, any rank's */
 };
 
 /*
@@ -282,5 +285,7 @@ enum { BENCH_NO_TABLE = 3 };
 int bench_calibrate(const struct bench_report *report);
 /* Looked at before anything is measured. */
 int bench_report_can_plot(void);
+/* 0, or what the options name cannot be opened to be written, which has been said. */
+int bench_report_try_files(const struct bench_options *options);
 
 #endif

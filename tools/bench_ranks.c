@@ -61,6 +61,27 @@ static void read_stats(struct bench_log *log, const char *stats)
     }
 }
 
+/* Through NCCL's logger, or llane's own line before there is one: once, however many ranks say it. */
+static void read_warning(struct bench_log *log, const char *line)
+{
+    const char *text = strstr(line, "NCCL WARN LLANE ");
+    if (text) {
+        text += strlen("NCCL WARN LLANE ");
+    } else if (!strncmp(line, "llane [", 7) && (text = strstr(line, "] WARN "))) {
+        text += strlen("] WARN ");
+    } else {
+        return;
+    }
+    for (int i = 0; i < log->n_warnings; i++) {
+        if (!strncmp(log->warning[i], text, BENCH_LINE_BYTES - 1)) {
+            return;
+        }
+    }
+    if (log->n_warnings < BENCH_MAX_WARNINGS) {
+        keep(log->warning[log->n_warnings++], text);
+    }
+}
+
 static void read_line(struct reader *reader, const char *line)
 {
     struct bench_log *log = reader->log;
@@ -69,6 +90,7 @@ static void read_line(struct reader *reader, const char *line)
         read_stats(log, stats);
         return;
     }
+    read_warning(log, line);
     if (ours) {
         ours += strlen("LLANE ");
         if (!strncmp(ours, "AllReduce call ", 15)) {

@@ -328,6 +328,23 @@ int bench_report_can_plot(void)
     return run_plot("--check", NULL) == 0;
 }
 
+int bench_report_try_files(const struct bench_options *options)
+{
+    const char *names[] = {options->json, options->csv, options->plot};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        if (!names[i] || (names[i] == options->json && !strcmp(names[i], "-"))) {
+            continue;
+        }
+        FILE *file = fopen(names[i], "a"); /* what is there stays until there is a result */
+        if (!file) {
+            fprintf(stderr, "llane-bench: %s: %s\n", names[i], strerror(errno));
+            return -1;
+        }
+        fclose(file);
+    }
+    return 0;
+}
+
 static int write_file(const struct bench_report *report, const char *name,
                       int (*write)(const struct bench_report *, FILE *))
 {

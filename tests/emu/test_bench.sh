@@ -160,6 +160,19 @@ else
     report $? "no matplotlib: said before anything is measured"
 fi
 
+bad=0
+for option in --json= '--csv ' '--plot '; do
+    # shellcheck disable=SC2086 # words on purpose
+    bench --sizes 8 $option"$out/none/x.svg"
+    [ $? -eq 1 ] && [ ! -s "$out/stdout" ] && [ "$(wc -l <"$out/stderr")" -eq 1 ] || bad=1
+done
+report $bad "a file that cannot be written: said before anything is measured"
+LLANE_MAX_BYTE=1K LLANE_MAX_BYTES=abc bench --ranks 3 --sizes 8 --env LLANE_ALGOS=two-shot &&
+    [ "$(grep -c 'LLANE_MAX_BYTE is not a variable' "$out/stderr")" -eq 1 ] &&
+    [ "$(grep -c 'LLANE_MAX_BYTES=abc is not accepted' "$out/stderr")" -eq 1 ] &&
+    [ "$(grep -c 'LLANE_ALGOS is not a variable' "$out/stderr")" -eq 1 ]
+report $? "what llane warns about in the ranks is shown, once"
+
 refused() { # refused WORD OPTION...
     local word=$1
     shift
