@@ -87,6 +87,14 @@ for wrong in '' '--pairs 1 -- true' '--value step -- true' '--higher-is-better -
     report $? "ab__wrong_${wrong// /_}__refused"
 done
 
+# Known before anything runs, and in one line.
+rm -f "$folder/fails-on" "$folder/turns"
+for option in "--json $folder/none/x" "--plot $folder/none/x.svg" '--value ('; do
+    # shellcheck disable=SC2086 # words on purpose
+    ! ab --pairs 2 $option -- "$folder/program" "$folder" && [ "$(wc -l <"$folder/err")" = 1 ] && [ ! -e "$folder/turns" ]
+    report $? "ab__${option%% *}_that_cannot_be__said_before_a_run"
+done
+
 # The plot needs matplotlib, which may be missing: said before anything runs.
 rm -f "$folder/fails-on" "$folder/turns"
 if scripts/plot --check 2>/dev/null; then

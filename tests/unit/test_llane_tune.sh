@@ -69,6 +69,10 @@ for wrong in '--algorithms star' '--protocols ll256' '--channels 0' '--channels 
     ! tune $wrong && [ -s "$folder/err" ]
     report $? "tune__wrong_${wrong// /_}__refused"
 done
+rm "$folder/calls"
+! tune --algorithms tree --protocols ll --channels '*' --out "$folder/none/x" && [ "$(wc -l <"$folder/err")" = 1 ] &&
+    [ ! -e "$folder/calls" ]
+report $? tune__table_that_cannot_be_written__said_before_a_run
 
 # The real way: bench on the emulation, whose NCCL asks the tuner at every call.
 tools/llane tune --emulate --algorithms ring --protocols ll --channels '*' --passes 1 --sizes 1K \
