@@ -1,5 +1,5 @@
 /*
- * llane doctor: what is wrong with this machine's GPUs, links and settings, dearest first, with what
+ * llane doctor: what is wrong with this machine's GPUs, links and settings, costliest first, with what
  * to check. Exit 0 healthy, 1 warnings, 2 broken (or input that makes no sense).
  */
 #include <errno.h>
@@ -16,7 +16,7 @@
 
 static const char usage[] =
     "llane doctor [OPTIONS] [-- CMD ...]\n"
-    "  what is wrong with this machine's GPUs, links and settings, dearest first, with what to "
+    "  what is wrong with this machine's GPUs, links and settings, costliest first, with what to "
     "check;\n"
     "  as root it sees more. Exit status: 0 healthy, 1 warnings, 2 broken or unreadable input.\n"
     "\n"

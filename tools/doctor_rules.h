@@ -1,5 +1,5 @@
 /*
- * doctor_rules: what is wrong with a machine, dearest first, each with what to check in which order.
+ * doctor_rules: what is wrong with a machine, costliest first, each with what to check in which order.
  *
  * Owns: nothing. Threads: any. Blocking: no. Errors: none; a full list drops what comes last.
  * docs/doctor.md explains every id.
