@@ -40,6 +40,9 @@ static enum llane_inactive_reason objection_of(const struct llane_comm *comm)
     if (comm->nccl->version >= 22600 && comm->options.is_launch_ordered) {
         return LLANE_INACTIVE_LAUNCH_ORDER;
     }
+    if (comm->options.has_common_id) {
+        return LLANE_INACTIVE_COMM_ID;
+    }
     if (llane_config_nccl_checks()) {
         return LLANE_INACTIVE_CHECKS;
     }

@@ -59,6 +59,7 @@ enum llane_comm_state {
     X(CHECKS, "NCCL_CHECK_POINTERS or NCCL_CHECK_MODE is set on one of its ranks")                 \
     X(LAUNCH_ORDER,                                                                                \
       "NCCL_LAUNCH_ORDER_IMPLICIT or launchOrderImplicit is set on one of its ranks")              \
+    X(COMM_ID, "NCCL_COMM_ID is set on one of its ranks: communicators have one id")               \
     X(CONTEXT, "one of its ranks uses a CUDA context of its own or a green context")               \
     X(SHRUNK_AGAIN,                                                                                \
       "NCCL gives it and others one id: a parent was shrunk twice, or shrunk and then grown")      \
@@ -88,7 +89,7 @@ struct llane_comm {
     uint64_t shrink; /* llane_key_of_shrink of the last one that it comes of, 0: of none */
     struct llane_comm_options options;
     int is_graph_ordered;
-    /* Why this rank wants no lane, which all ranks follow: CHECKS, LAUNCH_ORDER, CONTEXT or NONE. */
+    /* Why this rank wants no lane, which all ranks follow: calls.c: objection_of. */
     enum llane_inactive_reason objection;
     /* The communicator whose resources it shares, held; NULL: none. Its NCCL calls keep their place
      * among that one's. */

@@ -53,6 +53,7 @@ struct llane_comm_options llane_comm_options_read(const ncclConfig_t *config,
     if (!given && parent) {
         options = *parent;
     }
+    options.has_common_id = (parent && parent->has_common_id) || llane_config_nccl_comm_id();
     options.is_blocking = READ(given, blocking, 21400, options.is_blocking);
     options.max_ctas = READ(given, max_ctas, 21700, options.max_ctas);
     options.split_share = READ(given, split_share, 21800, options.split_share);

@@ -17,6 +17,7 @@ struct llane_comm_options {
     int is_blocking;  /* else calls return before they are done, as ncclInProgress */
     int graph_usage;  /* 2: graphs and eager calls mix, and are ordered (NCCL's default) */
     int is_launch_ordered; /* NCCL orders the launches of all communicators of a device */
+    int has_common_id;     /* NCCL_COMM_ID is set, or was for its parent */
     int is_guessed; /* its config, or that which it inherits, was read before llane was there */
     char name[LLANE_NAME_BYTES]; /* the config's commName, as copied below; "": none */
 };

@@ -276,6 +276,11 @@ int llane_config_nccl_number(const char *name, int *out)
     return 1;
 }
 
+int llane_config_nccl_comm_id(void)
+{
+    return read_env("NCCL_COMM_ID") != NULL;
+}
+
 int llane_config_nccl_checks(void)
 {
     int value;

@@ -39,6 +39,8 @@ int llane_config_debug_has_calls(void);
 /* NCCL's own variables that change what llane has to do; as NCCL does, read when a communicator is
  * created (it puts its configuration file into the environment). 1 and the number if set. */
 int llane_config_nccl_number(const char *name, int *out);
+/* NCCL_COMM_ID is set, so that all unique ids are one. */
+int llane_config_nccl_comm_id(void);
 /* NCCL_CHECK_POINTERS or NCCL_CHECK_MODE ask NCCL to look at every call's arguments. */
 int llane_config_nccl_checks(void);
 

@@ -828,6 +828,29 @@ static int sums_going_live(ncclComm_t comm, int call)
 }
 
 /*
+ * Two communicators of the same ranks, to which NCCL_COMM_ID gives one id. Each rank first uses another
+ * one of them.
+ */
+static void one_id_for_two(void)
+{
+    ncclComm_t comms[2] = {new_comm(), new_comm()};
+    int n_wrong = 0;
+    for (uint64_t k = 0; k < 60; k++) {
+        for (int i = 0; i < 2; i++) {
+            int which = i ^ (g.rank & 1);
+            fill(2 * which, 500 + 100 * (uint64_t)which + k, SMALL, which);
+            EXPECT(sum(2 * which, 2 * which + 1, SMALL, comms[which], which), ncclSuccess);
+            ranks_sleep_ms(k ? 5 : 200);
+        }
+        for (int i = 0; i < 2; i++)
+            n_wrong += sum_is_wrong(2 * i + 1, 500 + 100 * (uint64_t)i + k, SMALL, i) != 0;
+    }
+    EXPECT(n_wrong, 0);
+    for (int i = 0; i < 2; i++)
+        EXPECT(ncclCommDestroy(comms[i]), ncclSuccess);
+}
+
+/*
  * Of four ranks two make two children: one without the last rank, then one without the rank before it.
  * NCCL tells plugins the same id for both, and each of them has three ranks, numbered alike. The last
  * rank comes before the other one does.
@@ -1799,6 +1822,7 @@ static const struct section {
     {"children", children, false},
     {"sharing_children", sharing_children, false},
     {"sharing_shrunk_child", sharing_shrunk_child, true}, /* three ranks or more */
+    {"one_id_for_two", one_id_for_two, true},             /* NCCL_COMM_ID, two ranks */
     {"shrunk_children", shrunk_children, true},           /* four ranks */
     {"children_of_halves", children_of_halves, true},     /* six ranks */
     {"ends", ends, false},

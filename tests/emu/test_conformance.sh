@@ -97,6 +97,13 @@ report $? children_of_halves__a_lane_for_each_of_four
 same children_of_halves_preload 6 -e "*:FAKE_NCCL_VERSION=2.27.7" \
     -e "*:LD_PRELOAD=$preloaded" -- children_of_halves
 
+comm_id=(-t 20 -e '*:NCCL_COMM_ID=127.0.0.1:23456' -e '*:LLANE_WAIT=0')
+same one_id_for_two 2 "${comm_id[@]}" -- one_id_for_two
+! carried && grep -q 'NCCL_COMM_ID is set on one of its ranks' "$out/with"
+report $? one_id_for_two__no_lane
+same one_id_for_two_preload 2 "${comm_id[@]}" -e '*:FAKE_NCCL_VERSION=2.27.7' \
+    -e "*:LD_PRELOAD=$preloaded" -- one_id_for_two
+
 same simulated_on_one_rank 2 -e '*:LLANE_WAIT=0' -- simulated_on_one_rank
 carried
 report $? simulated_on_one_rank__the_lane_carried_calls

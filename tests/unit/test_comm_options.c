@@ -54,6 +54,7 @@ static int forget_variables(void **state)
     unsetenv("NCCL_COMM_SHRINK_SHARE_RESOURCES");
     unsetenv("NCCL_GRAPH_MIXING_SUPPORT");
     unsetenv("NCCL_LAUNCH_ORDER_IMPLICIT");
+    unsetenv("NCCL_COMM_ID");
     return 0;
 }
 
@@ -87,6 +88,19 @@ static void config__launch_order__read_from_2_31_on_and_the_variable_beats_it(vo
     config.launch_order = 1;
     config.version = 23007; /* has no such member */
     assert_int_equal(read_options(&config, NULL).is_launch_ordered, 0);
+}
+
+static void comm_id_variable__also_for_children(void **state)
+{
+    (void)state;
+    struct config config = config_of(23100);
+    assert_int_equal(read_options(NULL, NULL).has_common_id, 0);
+    setenv("NCCL_COMM_ID", "127.0.0.1:23456", 1);
+    struct llane_comm_options parent = read_options(NULL, NULL);
+    assert_int_equal(parent.has_common_id, 1);
+    unsetenv("NCCL_COMM_ID");
+    assert_int_equal(read_options(NULL, &parent).has_common_id, 1);
+    assert_int_equal(read_options(&config, &parent).has_common_id, 1);
 }
 
 static void config__members_of_its_version__read(void **state)
@@ -170,6 +184,7 @@ int main(void)
         cmocka_unit_test_teardown(nothing_said__ncclS_defaults, forget_variables),
         cmocka_unit_test_teardown(config__launch_order__read_from_2_31_on_and_the_variable_beats_it,
                                   forget_variables),
+        cmocka_unit_test_teardown(comm_id_variable__also_for_children, forget_variables),
         cmocka_unit_test_teardown(config__members_of_its_version__read, forget_variables),
         cmocka_unit_test_teardown(config__name__read_if_its_version_has_one, forget_variables),
         cmocka_unit_test_teardown(variables__set_at_any_time__beat_the_config, forget_variables),
