@@ -61,8 +61,8 @@ enum llane_comm_state {
       "NCCL_LAUNCH_ORDER_IMPLICIT or launchOrderImplicit is set on one of its ranks")              \
     X(COMM_ID, "NCCL_COMM_ID is set on one of its ranks: communicators have one id")               \
     X(CONTEXT, "one of its ranks uses a CUDA context of its own or a green context")               \
-    X(SHRUNK_AGAIN,                                                                                \
-      "NCCL gives it and others one id: a parent was shrunk twice, or shrunk and then grown")      \
+    X(SHRUNK_AGAIN, "NCCL gives it and others one id: a parent was shrunk twice, grown, or "       \
+                    "shrunk and then grown")                                                       \
     X(HOST_MEMORY, "no host memory for the pairs of ranks without peer access")                    \
     X(ENDED, "it was finalized or revoked")
 

@@ -34,14 +34,15 @@ uint64_t llane_key_of_shrink(uint64_t parents, const int *excluded, int n_exclud
             hash(EXCLUDED, &excluded[i], sizeof excluded[i]); /* in each caller's own order */
     }
     uint64_t name = hash(EXCLUDED, both, sizeof both);
-    return parents == LLANE_KEY_NAMELESS || n_shrinks_before || name <= LLANE_KEY_NAMELESS
+    return parents == LLANE_KEY_NAMELESS || parents == LLANE_KEY_GROWN || n_shrinks_before ||
+                   name <= LLANE_KEY_GROWN
                ? LLANE_KEY_NAMELESS
                : name;
 }
 
 void llane_key_of_nccl_id(uint64_t comm_id, uint64_t shrink, struct llane_board_key *out)
 {
-    const uint64_t both[2] = {comm_id, shrink};
+    const uint64_t both[2] = {comm_id, shrink == LLANE_KEY_GROWN ? 0 : shrink};
     fill(NCCL_ID, both, sizeof both, out);
 }
 

@@ -20,8 +20,10 @@
  * is named by who is left out: all that stay say the same, and for each of them it is the first one of
  * that name. Later ones are nameless, and NCCL's, and so is what comes of them. parents: the parent's
  * own name, 0: it comes of no shrink.
+ * GROWN: a rank of what ncclCommGrow made, which can have a lane: no rank of a shrunk parent comes to it.
+ * Its children are nameless: some may have new ranks only, which know of no shrink.
  */
-enum { LLANE_KEY_NAMELESS = 1 };
+enum { LLANE_KEY_NAMELESS = 1, LLANE_KEY_GROWN };
 uint64_t llane_key_of_shrink(uint64_t parents, const int *excluded, int n_excluded,
                              uint64_t n_shrinks_before);
 

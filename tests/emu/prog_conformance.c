@@ -1453,6 +1453,51 @@ static void grown(void)
     }
 }
 
+/*
+ * Of four ranks two and two shrink one parent to themselves; each half grows by two new ranks, which then
+ * split off. NCCL tells one id for both of these, as it does for what they come of; no new rank knows of
+ * the shrink.
+ */
+static void grown_halves(void)
+{
+    ncclResult_t (*grow)(ncclComm_t, int, const ncclUniqueId *, int, ncclComm_t *, ncclConfig_t *);
+    ncclResult_t (*get_id)(ncclComm_t, ncclUniqueId *);
+    int half = g.rank / 2 % 2, others[] = {2 * !half, 2 * !half + 1}, n_wrong = 0;
+    bool is_new = g.rank >= 4, is_first = g.rank % 2 == 0;
+    ncclComm_t parent = NULL, small = NULL, comm = NULL, child = NULL;
+    ncclUniqueId first = new_id(), id;
+    char name[16];
+    if (!find_call(RTLD_DEFAULT, "ncclCommGrow", &grow) ||
+        !find_call(RTLD_DEFAULT, "ncclCommGetUniqueId", &get_id))
+        return;
+    snprintf(name, sizeof(name), "half.%d", half);
+    if (!is_new) {
+        OK(ncclCommInitRank(&parent, 4, first, g.rank));
+        OK(ncclCommShrink(parent, others, 2, &small, NULL, 0));
+    }
+    if (!is_new && is_first) {
+        OK(get_id(small, &id));
+        ranks_publish(name, &id, sizeof(id));
+    } else if (is_new) {
+        ranks_fetch(name, &id, sizeof(id));
+    }
+    barrier();
+    EXPECT(
+        grow(small, 4, is_new || is_first ? &id : NULL, is_new ? 2 + g.rank % 2 : -1, &comm, NULL),
+        ncclSuccess);
+    EXPECT(ncclCommSplit(comm, is_new, g.rank, &child, NULL), ncclSuccess);
+    /* Ranks come in such an order that those of a number, if it were one communicator, were there. */
+    ranks_sleep_ms(half == is_first ? 200 : 0);
+    n_wrong += sums_going_live(child, 1000 * (1 + half));
+    EXPECT(n_wrong, 0);
+    EXPECT(ncclCommDestroy(child), ncclSuccess);
+    EXPECT(ncclCommDestroy(comm), ncclSuccess);
+    if (!is_new) {
+        EXPECT(ncclCommDestroy(small), ncclSuccess);
+        EXPECT(ncclCommDestroy(parent), ncclSuccess);
+    }
+}
+
 /* ncclAllReduceConfig, with a configuration and without one, among plain calls on other streams. */
 static void collective_configs(void)
 {
@@ -1836,7 +1881,8 @@ static const struct section {
     {"not_blocking_end", not_blocking_end, false},
     {"not_blocking_then_other_work", not_blocking_then_other_work, false},
     {"suspended", suspended, false},
-    {"grown", grown, true}, /* three ranks or more */
+    {"grown", grown, true},               /* three ranks or more */
+    {"grown_halves", grown_halves, true}, /* eight ranks */
     {"collective_configs", collective_configs, false},
     {"foreign_memory", foreign_memory, true}, /* on the emulation */
     {"two_copies", two_copies, true},         /* SECOND_NCCL: another libnccl's path */

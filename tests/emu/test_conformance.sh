@@ -199,6 +199,9 @@ report $? suspended_while_the_lane_goes_live__the_lane_carried_calls
 same grown 3 -e '*:FAKE_NCCL_VERSION=2.30.7' -e '*:LLANE_WAIT_TIMEOUT_MS=4000' -- grown
 [ "$(n_carried "$out/with")" = 10 ] && grep -q 'lane 60 calls 24000 bytes; NCCL 0' "$out/with"
 report $? grown__a_lane_but_after_a_shrink
+same grown_halves 8 -t 20 -e '*:FAKE_NCCL_VERSION=2.30.7' -e '*:LLANE_WAIT=0' -- grown_halves
+[ "$(grep -Ec 'rank [01]/2 .*: lane 0 calls.*NCCL gives it and others' "$out/with")" = 8 ]
+report $? grown_halves__no_lane_for_their_children
 
 # ---- memory, and more than one NCCL ----
 same foreign_memory 2 -- foreign_memory
