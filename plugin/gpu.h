@@ -184,7 +184,7 @@ void llane_gpu_range_end(void);
 uint32_t llane_gpu_spins_per_look(void);
 /*
  * Loads the kernel on the current device (lazy loading would wait for a spinning kernel) and tells
- * how many blocks of n_threads fit on one multiprocessor.
+ * how many blocks of n_threads fit on one multiprocessor, those of less than four warps counted as of four.
  */
 int llane_gpu_kernel_load(const void *kernel, uint32_t n_threads, uint32_t *blocks_per_sm_out);
 
