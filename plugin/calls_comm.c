@@ -176,7 +176,7 @@ static void expect_split(struct birth *birth, struct llane_comm *parent, int col
     birth->has_key = parent->has_key;
     llane_key_of_child(&parent->key, ++parent->n_splits, color, &birth->key);
     pthread_mutex_unlock(&parent->key_lock);
-    birth->shrink = parent->shrink == LLANE_KEY_GROWN ? LLANE_KEY_NAMELESS : parent->shrink;
+    birth->shrink = llane_key_shrink_of_split(parent->shrink);
     birth->parent = parent;
     birth->n_siblings = &parent->n_splits;
     birth->options = llane_comm_options_read(config, &parent->options);
@@ -243,12 +243,9 @@ ncclResult_t llane_call_CommGrow(const struct llane_nccl *nccl, ncclComm_t paren
 {
     struct birth birth = expect(nccl, comm, config);
     struct llane_comm *known = llane_comm_acquire_or_add(nccl, parent);
-    birth.shrink = LLANE_KEY_GROWN;
+    birth.shrink = llane_key_shrink_of_grow(known ? known->shrink : 0);
     if (known) {
         birth.options = llane_comm_options_read(config, &known->options);
-        if (known->shrink && known->shrink != LLANE_KEY_GROWN) {
-            birth.shrink = LLANE_KEY_NAMELESS;
-        }
         llane_comm_release(known);
     }
     return born(&birth, nccl->CommGrow(parent, nranks, id, rank, comm, config));

@@ -25,19 +25,28 @@ static void fill(enum source source, const void *data, size_t bytes, struct llan
     out->comm_id[1] = hash(~(uint64_t)source, data, bytes);
 }
 
+uint64_t llane_key_shrink_of_split(uint64_t parents)
+{
+    return parents == LLANE_KEY_GROWN ? LLANE_KEY_NAMELESS : parents;
+}
+
+uint64_t llane_key_shrink_of_grow(uint64_t parents)
+{
+    return parents && parents != LLANE_KEY_GROWN ? LLANE_KEY_NAMELESS : LLANE_KEY_GROWN;
+}
+
 uint64_t llane_key_of_shrink(uint64_t parents, const int *excluded, int n_excluded,
                              uint64_t n_shrinks_before)
 {
     uint64_t both[2] = {parents, 0};
     for (int i = 0; i < n_excluded && excluded; i++) {
-        both[1] +=
-            hash(EXCLUDED, &excluded[i], sizeof excluded[i]); /* in each caller's own order */
+        /* A sum: the order is each caller's own. */
+        both[1] += hash(EXCLUDED, &excluded[i], sizeof excluded[i]);
     }
     uint64_t name = hash(EXCLUDED, both, sizeof both);
-    return parents == LLANE_KEY_NAMELESS || parents == LLANE_KEY_GROWN || n_shrinks_before ||
-                   name <= LLANE_KEY_GROWN
-               ? LLANE_KEY_NAMELESS
-               : name;
+    int is_parent_nameless = llane_key_shrink_of_split(parents) == LLANE_KEY_NAMELESS;
+    return is_parent_nameless || n_shrinks_before || name <= LLANE_KEY_GROWN ? LLANE_KEY_NAMELESS
+                                                                             : name;
 }
 
 void llane_key_of_nccl_id(uint64_t comm_id, uint64_t shrink, struct llane_board_key *out)

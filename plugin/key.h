@@ -26,6 +26,9 @@
 enum { LLANE_KEY_NAMELESS = 1, LLANE_KEY_GROWN };
 uint64_t llane_key_of_shrink(uint64_t parents, const int *excluded, int n_excluded,
                              uint64_t n_shrinks_before);
+/* The name that comes down to what the parent is split or grown to. */
+uint64_t llane_key_shrink_of_split(uint64_t parents);
+uint64_t llane_key_shrink_of_grow(uint64_t parents);
 
 /* The id that a tuner's or a profiler's init got. shrink: as above; 0: it comes of none. */
 void llane_key_of_nccl_id(uint64_t comm_id, uint64_t shrink, struct llane_board_key *out);
