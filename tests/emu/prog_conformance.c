@@ -86,6 +86,14 @@ static int sum_is_wrong(int buffer, uint64_t call, size_t count, int stream)
     return n != 0;
 }
 
+/* The call's input in buffer 0; nothing of an earlier one in the next three. */
+static void start_anew(uint64_t call, size_t count)
+{
+    fill(0, call, count, 0);
+    for (int b = 1; b < 4; b++)
+        poison(b, 4 * count, 0);
+}
+
 static void double_it(int buffer, size_t count)
 {
     float *numbers = g.host;
@@ -450,9 +458,7 @@ static void default_streams(ncclComm_t other, int elsewhere, size_t count, uint6
     /* legacy, also by its name, and the thread's own */
     struct CUstream_st *all[] = {NULL, (void *)(uintptr_t)1, (void *)(uintptr_t)2};
     for (int i = 0; i < 3; i++) {
-        fill(0, call + (uint64_t)i, count, 0);
-        for (int b = 1; b < 4; b++)
-            poison(b, 4 * count, 0);
+        start_anew(call + (uint64_t)i, count);
         dawdle();
         OK(ncclAllReduce(g.buffers[4], g.buffers[5], SMALL, ncclFloat32, ncclMax, other, all[i]));
         OK(llane_gpu_memcpy_async(g.buffers[1], g.buffers[0], 4 * count, all[i]));
@@ -657,9 +663,7 @@ static void graph_before_the_lane(void)
         ranks_sleep_ms(5);
     }
     for (uint64_t k = 0; k < 6; k++) {
-        fill(0, 310 + k, SMALL, 0);
-        for (int b = 1; b < 4; b++)
-            poison(b, 4 * SMALL, 0);
+        start_anew(310 + k, SMALL);
         dawdle();
         EXPECT(sum(0, 1, SMALL, comm, 1), ncclSuccess);
         EXPECT(llane_gpu_graph_launch(graph, g.streams[0]), 0);
@@ -747,9 +751,7 @@ static void sharing_children(void)
     EXPECT(ncclCommSplit(parent, 0, g.rank, &child, &sharing), ncclSuccess);
     EXPECT(ncclCommSplit(child, 0, g.rank, &grandchild, NULL), ncclSuccess);
     for (uint64_t k = 0; k < 8; k++) {
-        fill(0, 110 + k, SMALL, 0);
-        for (int b = 1; b < 4; b++)
-            poison(b, 4 * SMALL, 0);
+        start_anew(110 + k, SMALL);
         dawdle();
         EXPECT(sum(0, 1, SMALL, parent, 0), ncclSuccess);
         EXPECT(ncclAllReduce(g.buffers[1], g.buffers[2], SMALL, ncclFloat32, unchanged(),
@@ -778,9 +780,7 @@ static void sharing_shrunk_child(void)
     if (g.rank != last)
         EXPECT(ncclCommShrink(parent, &last, 1, &child, NULL, 0), ncclSuccess);
     for (uint64_t k = 0; k < 8; k++) {
-        fill(0, 420 + k, SMALL, 0);
-        for (int b = 1; b < 4; b++)
-            poison(b, 4 * SMALL, 0);
+        start_anew(420 + k, SMALL);
         dawdle();
         EXPECT(sum(0, 1, SMALL, parent, 0), ncclSuccess);
         if (child)
@@ -1507,9 +1507,7 @@ static void collective_configs(void)
     if (g.version < 23200 || !find_call(RTLD_DEFAULT, "ncclAllReduceConfig", &reduce))
         return;
     for (uint64_t k = 0; k < 4; k++) {
-        fill(0, 330 + k, SMALL, 0);
-        for (int b = 1; b < 4; b++)
-            poison(b, 4 * SMALL, 0);
+        start_anew(330 + k, SMALL);
         dawdle();
         EXPECT(reduce(g.buffers[0], g.buffers[1], SMALL, ncclFloat32, ncclSum, g.comm, g.streams[0],
                       NULL),

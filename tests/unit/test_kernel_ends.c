@@ -38,37 +38,30 @@ static void launch_lonely(struct member *m, struct CUstream_st *stream, const st
 }
 
 /*
- * Until the packet at this offset of rank 0's slot at rank 1, in the generation of operation 1, is
- * there and carries this payload in its first word. Any payload of the tests is neither 0 nor all
- * ones.
+ * Are the n packets from this offset on of rank 0's slot at rank 1, in the generation of operation 1,
+ * there, each with this payload in its first word? Any payload of the tests is neither 0 nor all ones.
  */
-static void wait_for_packet(struct team *team, enum llane_packet packet, uint64_t offset,
-                            uint32_t payload)
-{
-    struct member *to = &team->members[1];
-    volatile uint32_t *words = (volatile uint32_t *)(void *)to->image;
-
-    do {
-        MUST(llane_gpu_memcpy_async(
-            to->image, team_slot(team, packet, 1, 0) + team->slot_bytes[packet] + offset,
-            LLANE_PACKET_BYTES, to->side_stream));
-        MUST(llane_gpu_stream_synchronize(to->side_stream));
-    } while (words[0] != payload);
-}
-
-/* As wait_for_packet, for the first n packets: have all come? */
-static int have_packets(struct team *team, enum llane_packet packet, uint64_t n, uint32_t payload)
+static int have_packets(struct team *team, enum llane_packet packet, uint64_t offset, uint64_t n,
+                        uint32_t payload)
 {
     struct member *to = &team->members[1];
     const uint32_t *words = (const uint32_t *)(const void *)to->image;
     uint64_t n_here = 0;
 
-    MUST(llane_gpu_memcpy_async(to->image, team_slot(team, packet, 1, 0) + team->slot_bytes[packet],
+    MUST(llane_gpu_memcpy_async(to->image,
+                                team_slot(team, packet, 1, 0) + team->slot_bytes[packet] + offset,
                                 n * LLANE_PACKET_BYTES, to->side_stream));
     MUST(llane_gpu_stream_synchronize(to->side_stream));
     while (n_here < n && words[n_here * LLANE_PACKET_BYTES / 4] == payload)
         n_here++;
     return n_here == n;
+}
+
+static void wait_for_packet(struct team *team, enum llane_packet packet, uint64_t offset,
+                            uint32_t payload)
+{
+    while (!have_packets(team, packet, offset, 1, payload)) {
+    }
 }
 
 static void fetch_cells(struct member *m, struct CUstream_st *stream)
@@ -272,12 +265,12 @@ static void kernels__two_at_once_on_a_lane__end_and_lane_dead(void **state)
         arena_fill(peer, UNTOUCHED);
         MUST(llane_gpu_memset_async(m->arena + USED_BYTES, SECOND, OUT_AT, m->stream));
         launch_lonely(m, m->stream, &first);
-        while (!have_packets(team, LLANE_LL, n_sent, word_of(UNTOUCHED)))
+        while (!have_packets(team, LLANE_LL, 0, n_sent, word_of(UNTOUCHED)))
             sched_yield();
         wait_for_marks(m); /* sooner, the two can miss each other */
         member_launch(m, m->side_stream, &second, m->arena + USED_BYTES,
                       m->arena + USED_BYTES + OUT_AT);
-        while (!have_packets(team, LLANE_LL, n_sent, word_of(SECOND)) && !is_lost(m, peer))
+        while (!have_packets(team, LLANE_LL, 0, n_sent, word_of(SECOND)) && !is_lost(m, peer))
             sched_yield();
         MUST(llane_gpu_device_set(peer->device));
         launch_lonely(peer, peer->stream, &first);

@@ -13,6 +13,7 @@
 #include <sys/stat.h>
 
 #include "plugin/setup_tune.c"
+#include "setup_fixture.h"
 
 static void generation__as_the_kernel_spells_speeds__is_read(void **state)
 {
@@ -49,23 +50,15 @@ static void generation__as_the_kernel_spells_speeds__is_read(void **state)
 static struct llane_route_limits described(int n_ranks, const char *gpu, const int32_t *generation,
                                            const int32_t *node, int has_host_pairs)
 {
-    static struct llane_setup s;
-    static struct llane_comm comm;
-    static struct llane_lane lane;
-    memset(&s, 0, sizeof s);
-    memset(&lane, 0, sizeof lane);
-    comm.n_ranks = n_ranks;
-    s.comm = &comm;
-    s.lane = &lane;
-    lane.limits.n_ranks = (uint32_t)n_ranks;
-    lane.limits.has_host_pairs = (uint32_t)has_host_pairs;
+    struct llane_setup *s = setup_of(n_ranks, 0, gpu);
+    s->lane->limits.n_ranks = (uint32_t)n_ranks;
+    s->lane->limits.has_host_pairs = (uint32_t)has_host_pairs;
     for (int r = 0; r < n_ranks; r++) {
-        s.identity[r].gpu.uuid[0] = (uint8_t)gpu[r];
-        s.identity[r].gpu.numa_node = node[r];
-        s.identity[r].pcie_generation = generation[r];
+        s->identity[r].gpu.numa_node = node[r];
+        s->identity[r].pcie_generation = generation[r];
     }
-    describe_machine(&s);
-    return lane.limits;
+    describe_machine(s);
+    return s->lane->limits;
 }
 
 static void machine__ranks_differ__least_generation_and_all_nodes(void **state)

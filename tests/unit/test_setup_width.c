@@ -8,27 +8,20 @@
 #include <cmocka.h>
 
 #include "plugin/setup_steps.c"
+#include "setup_fixture.h"
 
 /* Ranks on GPUs of n_sms multiprocessors, each with room for 8, 4, 2 and 1 blocks; gpu[r]: rank r's. */
 static struct llane_route_limits agreed(int n_ranks, const char *gpu, int32_t n_sms)
 {
-    static struct llane_setup s;
-    static struct llane_comm comm;
-    static struct llane_lane lane;
-    memset(&s, 0, sizeof s);
-    memset(&lane, 0, sizeof lane);
-    comm.n_ranks = n_ranks;
-    s.comm = &comm;
-    s.lane = &lane;
+    struct llane_setup *s = setup_of(n_ranks, 0, gpu);
     for (int r = 0; r < n_ranks; r++) {
-        s.identity[r].gpu.uuid[0] = (uint8_t)gpu[r];
-        s.identity[r].gpu.n_sms = n_sms;
+        s->identity[r].gpu.n_sms = n_sms;
         for (int w = 0; w < LLANE_N_WIDTHS; w++) {
-            s.resources[r].blocks_per_sm[w] = 8u >> w;
+            s->resources[r].blocks_per_sm[w] = 8u >> w;
         }
     }
-    assert_int_equal(agree_on_width(&s), LLANE_INACTIVE_NONE);
-    return lane.limits;
+    assert_int_equal(agree_on_width(s), LLANE_INACTIVE_NONE);
+    return s->lane->limits;
 }
 
 static void width__ranks_share_a_gpu__all_that_fits_beside_the_others(void **state)
@@ -66,26 +59,17 @@ static void width__gpus_differ__the_least_of_all_on_every_rank(void **state)
         {8, 4, 2, 1}, {8, 4, 2, 1}, {16, 8, 4, 3}, {16, 8, 4, 3}, {16, 8, 4, 3}};
     /* Of 2 ranks on 132 and 3 on 60. */
     static const uint32_t want[LLANE_N_WIDTHS] = {320, 160, 80, 60};
-    static struct llane_setup s;
-    static struct llane_comm comm;
-    static struct llane_lane lane;
     (void)state;
     for (int rank = 0; rank < 5; rank++) {
-        memset(&s, 0, sizeof s);
-        memset(&lane, 0, sizeof lane);
-        comm.n_ranks = 5;
-        comm.rank = rank;
-        s.comm = &comm;
-        s.lane = &lane;
+        struct llane_setup *s = setup_of(5, rank, gpu);
         for (int r = 0; r < 5; r++) {
-            s.identity[r].gpu.uuid[0] = (uint8_t)gpu[r];
-            s.identity[r].gpu.n_sms = n_sms[r];
-            s.identity[r].max_ctas = max_ctas[r];
-            memcpy(s.resources[r].blocks_per_sm, per_sm[r], sizeof per_sm[r]);
+            s->identity[r].gpu.n_sms = n_sms[r];
+            s->identity[r].max_ctas = max_ctas[r];
+            memcpy(s->resources[r].blocks_per_sm, per_sm[r], sizeof per_sm[r]);
         }
-        assert_int_equal(agree_on_width(&s), LLANE_INACTIVE_NONE);
-        assert_memory_equal(lane.limits.fit, want, sizeof want);
-        assert_int_equal(lane.limits.max_blocks, 40);
+        assert_int_equal(agree_on_width(s), LLANE_INACTIVE_NONE);
+        assert_memory_equal(s->lane->limits.fit, want, sizeof want);
+        assert_int_equal(s->lane->limits.max_blocks, 40);
     }
 }
 
